@@ -153,7 +153,7 @@ def test_an_object_has_the_same_record_and_a_repeat_replaces_it(places):
     place = run(bucket.record(failed(b"one")))
     assert run(bucket.record(failed(b"one"))) == place
     fleet = "/shardfleet/failed/111122223333/eu-central-1/fulfilment/"
-    assert place.endswith(f"{fleet}orders/shardId-000000000001/2023/11/14/100-7.json")
+    assert place.endswith(f"{fleet}orders/shardId-000000000001/2023/11/14/100-7-100-7.json")
     (event,) = json.loads(stored(clients, place)["payload"])["Records"]
     assert event["kinesis"]["subSequenceNumber"] == 7
     assert event["kinesis"]["explicitHashKey"] == "5"

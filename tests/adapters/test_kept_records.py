@@ -9,13 +9,18 @@ import pytest
 from shardfleet.adapters import kept_records
 from shardfleet.adapters.kept_records import KeptInBucket, KeptInQueue
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.domain.delivery.given_up import event_of
+from shardfleet.domain.delivery.given_up import FailedBucket, RefusedDocument, event_of, folder_of
 from shardfleet.errors import ConfigurationError, ShardfleetError
 from tests.adapters.test_dead_letters import clients, failed, places, received
 
 __all__ = ["clients", "places"]  # fixtures
 run = asyncio.run
 PREFIX = "shardfleet/failed/"
+FOLDER = folder_of("fulfilment", account="111122223333", region="eu-central-1")
+
+
+def own_bucket(letters):
+    return FailedBucket(bucket=letters._bucket, folder=FOLDER)
 
 
 def given_up(number, *payloads):
@@ -40,18 +45,20 @@ def bucket(places):
     pool = ThreadPool("kept", threads=1)
 
     def kept(prefix=PREFIX):
-        return KeptInBucket(f"s3://{letters._bucket}/{prefix}", client=clients.s3, pool=pool)
+        place, own = f"s3://{letters._bucket}/{prefix}", own_bucket(letters)
+        return KeptInBucket(place, client=clients.s3, own=own, pool=pool)
 
     return letters, kept
 
 
 @pytest.fixture
 def queue(places):
-    clients, letters, _, url = places
+    clients, letters, overflow, url = places
     pool = ThreadPool("kept", threads=1)
 
     def kept():
-        return KeptInQueue(url, client=clients.sqs, objects=clients.s3, pool=pool)
+        own = own_bucket(overflow)
+        return KeptInQueue(url, client=clients.sqs, objects=clients.s3, own=own, pool=pool)
 
     return letters, kept
 
@@ -105,25 +112,30 @@ def test_what_a_message_could_not_hold_is_taken_from_its_object_and_both_are_del
     assert run(kept().look()) == []
 
 
-def test_an_object_that_is_none_of_ours_is_refused_by_name(places, bucket):
+def test_an_object_that_is_none_of_ours_is_refused_by_name_beside_what_is(places, bucket):
     clients, *_ = places
     letters, kept = bucket
     run(letters.record(given_up(100, b"a")))
     clients.s3.put_object(Bucket=letters._bucket, Key=f"{PREFIX}notes.txt", Body=b"hello")
 
-    with pytest.raises(ConfigurationError, match=rf"s3://{letters._bucket}/{PREFIX}notes.txt: it"):
-        run(kept().look())
+    refused = [each for each in run(kept().look()) if isinstance(each, RefusedDocument)]
+    assert [each.where for each in refused] == [f"s3://{letters._bucket}/{PREFIX}notes.txt"]
+    assert "it is no record of what was given up" in refused[0].reason
     assert len(run(kept(f"{PREFIX}111122223333/").look())) == 1
 
 
-def test_a_message_that_is_none_of_ours_is_refused_and_all_are_shown_again(places, queue):
+def test_a_message_that_is_none_of_ours_is_refused_by_name_and_all_are_shown_again(places, queue):
     clients, _, _, url = places
     letters, kept = queue
     run(letters.record(given_up(100, b"a")))
-    clients.sqs.send_message(QueueUrl=url, MessageBody="hello")
+    sent = clients.sqs.send_message(QueueUrl=url, MessageBody="hello")
 
-    with pytest.raises(ConfigurationError, match="it is no record of what was given up"):
-        run(kept().look())
+    found = kept()
+    looked = run(found.look())
+    (refused,) = (each for each in looked if isinstance(each, RefusedDocument))
+    assert refused.where == f"{url}#{sent['MessageId']}"
+    assert "it is no record of what was given up" in refused.reason
+    run(found.leave(looked))
 
     seen = {message["Body"] for _ in range(3) for message in _messages(clients, url)}
     assert "hello" in seen
@@ -161,11 +173,12 @@ def test_an_object_that_is_gone_meanwhile_is_told(bucket):
 
 
 def test_a_missing_bucket_or_queue_is_a_matter_of_configuration(places):
-    clients, _, _, url = places
-    pool = ThreadPool("kept", threads=1)
+    clients, _, letters, url = places
+    pool, own = ThreadPool("kept", threads=1), own_bucket(letters)
+    place = f"s3://x-{uuid.uuid4().hex}/"
     with pytest.raises(ConfigurationError, match="ListObjectsV2"):
-        run(KeptInBucket(f"s3://x-{uuid.uuid4().hex}/", client=clients.s3, pool=pool).look())
-    missing = KeptInQueue(f"{url}-x", client=clients.sqs, objects=clients.s3, pool=pool)
+        run(KeptInBucket(place, client=clients.s3, own=own, pool=pool).look())
+    missing = KeptInQueue(f"{url}-x", client=clients.sqs, objects=clients.s3, own=own, pool=pool)
     with pytest.raises(ConfigurationError, match="ReceiveMessage"):
         run(missing.look())
 
@@ -173,7 +186,7 @@ def test_a_missing_bucket_or_queue_is_a_matter_of_configuration(places):
 @pytest.mark.parametrize("place", ["bucket/prefix", "s3:/b/p", "s3://", "arn:aws:sqs:eu:1:q"])
 def test_a_place_that_is_neither_is_refused(place):
     with pytest.raises(ConfigurationError, match="s3://BUCKET/PREFIX or a queue's URL allowed"):
-        KeptInBucket(place, client=None, pool=None)
+        KeptInBucket(place, client=None, own=None, pool=None)
 
 
 def test_so_many_at_once_and_the_first_ones(bucket, monkeypatch):

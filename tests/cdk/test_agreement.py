@@ -4,8 +4,8 @@ import importlib
 import importlib.util
 from pathlib import Path
 
-from shardfleet.adapters import dead_letters
 from shardfleet.adapters.dynamodb import items as dynamodb_items
+from shardfleet.domain.delivery import given_up
 from shardfleet.engine.state import fleet_state, gone_record, ledger, sleep_state
 from shardfleet.engine.state.fleet_state import SLOT, STREAM, TIP
 from shardfleet.engine.worker import ports as worker_ports
@@ -27,7 +27,7 @@ def test_the_lease_tables_names_are_the_adapters():
 def test_given_up_records_are_written_where_the_worker_may_write():
     from shardfleet_cdk import failed_records  # noqa: PLC0415
 
-    assert f"{dead_letters.S3_PREFIX}/" == failed_records.KEY_PREFIX
+    assert f"{given_up.S3_PREFIX}/" == failed_records.KEY_PREFIX
 
 
 def test_a_worker_may_write_the_kinds_of_documents_that_it_writes(monkeypatch):

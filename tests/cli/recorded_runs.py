@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from shardfleet.adapters import system
 from shardfleet.cli import dashboard, pipeline, redrive
 from shardfleet.cli.fleets import DeployedFleet
-from shardfleet.domain.delivery.given_up import GivenUp
+from shardfleet.domain.delivery.given_up import FailedBucket, GivenUp
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.explain.answer import explain_shard
 from shardfleet.domain.explain.fleet_view import failures
@@ -208,10 +208,11 @@ async def _given_up(state, place):
     numbers = [(FIRST, 0), (FIRST, 1), (SPLIT, 2)] if state != "empty" else []
     documents = [
         GivenUp(
-            where=f"{place}1111/{shard}/2026/11/21/{NUMBER[:-1]}{n}-0.json",
+            where=f"{place}1111/{shard}/2026/11/21/{NUMBER[:-1]}{n}-0-{NUMBER[:-1]}{n}-0.json",
             stream_arn=stream if state != "stopped" else f"{stream}-of-another",
             shard_id=shard,
             place=(int(NUMBER) + n, 0),
+            through=(int(NUMBER) + n, 0),
             count=1 + n,
             first_ms=BEGAN_MS + 1_000 * n,
             last_ms=BEGAN_MS + 2_000 * n,
@@ -236,4 +237,5 @@ async def _given_up(state, place):
         return HandlerResult(done_count=0 if error else count, error=error)
 
     kept = SimpleNamespace(look=look, take=take, delete=nothing, leave=nothing)
-    yield redrive._Opened(kept, handle, stream, 240)
+    own = FailedBucket(bucket="failed", folder="shardfleet/failed/1111/")
+    yield redrive._Opened(kept, handle, stream, own, 240)

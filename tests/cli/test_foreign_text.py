@@ -23,7 +23,7 @@ from shardfleet.cli import cost, examination, fleet_access, position, redrive
 from shardfleet.cli.fleet_access import ApplicationTable
 from shardfleet.cli.telling import TerminalConsole, complain, plain_table, say_json, shown, tell
 from shardfleet.config import FleetConfig
-from shardfleet.domain.delivery.given_up import GivenUp
+from shardfleet.domain.delivery.given_up import FailedBucket, GivenUp, RefusedDocument
 from shardfleet.domain.explain.doctor import Facts, FunctionFacts, TableFacts
 from shardfleet.domain.explain.fleet_view import FailureRow
 from shardfleet.domain.slots.failure import FailureKind
@@ -249,15 +249,16 @@ async def given_up(place, text):
         stream_arn=text,
         shard_id=text,
         place=(1, 0),
+        through=(1, 0),
         count=1,
         first_ms=0,
         last_ms=0,
         payload=event,
-        location="",
+        location=text,
     )
 
     async def look():
-        return [document]
+        return [document, RefusedDocument(where=document.where, reason=f"{document.where}: {text}")]
 
     async def take(_, *, within_s):
         return document
@@ -269,7 +270,8 @@ async def given_up(place, text):
         return HandlerResult(done_count=0, error=text)
 
     kept = SimpleNamespace(look=look, take=take, leave=leave)
-    yield redrive._Opened(kept, handle, text, 60)
+    own = FailedBucket(bucket=text, folder=f"{text}/")
+    yield redrive._Opened(kept, handle, text, own, 60)
 
 
 @pytest.fixture

@@ -5,7 +5,13 @@ import json
 import pytest
 
 from shardfleet.adapters.dead_letters import invocation_record
-from shardfleet.domain.delivery.given_up import by_shard, check_stream, event_of, given_up_of
+from shardfleet.domain.delivery.given_up import (
+    RefusedDocument,
+    by_shard,
+    event_of,
+    given_up_of,
+    sorted_out,
+)
 from shardfleet.errors import ConfigurationError
 from tests.adapters.test_dead_letters import INVOCATION, STREAM, failed
 
@@ -115,7 +121,25 @@ def test_each_shards_go_in_the_order_in_which_they_were_put():
     assert found == {"a": ["a 7 9", "a 7 10"], "b": ["b 99 0", "b 100 0"]}
 
 
-def test_another_streams_is_refused():
-    with pytest.raises(ConfigurationError, match=f"k: it is of the stream {STREAM}, and the fleet"):
-        check_stream([given_up_of(document(), where="k")], f"{STREAM}-2")
-    check_stream([given_up_of(document(), where="k")], STREAM)
+def test_another_streams_is_refused_beside_what_is_ours():
+    ours, unreadable = (
+        given_up_of(document(), where="k"),
+        RefusedDocument(where="q", reason="q: no"),
+    )
+    another = given_up_of(document(KinesisBatchInfo=_of_another_stream()), where="k-2")
+
+    documents, refused = sorted_out([another, ours, unreadable], STREAM)
+    assert documents == [ours]
+    assert [each.where for each in refused] == ["k-2", "q"]
+    assert refused[0].reason.startswith(f"k-2: it is of the stream {STREAM}-2, and the fleet reads")
+
+
+def _of_another_stream():
+    return {**json.loads(document())["KinesisBatchInfo"], "streamArn": f"{STREAM}-2"}
+
+
+@pytest.mark.parametrize("shard_id", ["", ".", "..", "a/b", "../x", "a b", "ä", "x" * 129, "a\n"])
+def test_a_shard_that_kinesis_could_not_have_named_is_no_record(shard_id):
+    batch = {**json.loads(document())["KinesisBatchInfo"], "shardId": shard_id}
+    with pytest.raises(ConfigurationError, match="it is no record of what was given up"):
+        given_up_of(document(KinesisBatchInfo=batch), where="q")

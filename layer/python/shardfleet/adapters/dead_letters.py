@@ -4,8 +4,8 @@ Records given up for good, kept in full in SQS or S3, or in S3 and told to SNS.
 The message is the event source mapping's invocation record (``requestContext``,
 ``responseContext``, ``KinesisBatchInfo``), so that existing re-drive tools read it, plus the whole
 event as text in ``payload``, as Lambda writes it to S3. What is particular to shardfleet is in
-``shardfleet``. A key in S3 is derived from fleet, stream and position, so a repeated write replaces
-the same object, and no other fleet's.
+``shardfleet``. A key in S3 is derived from fleet, stream, first and last position, so a repeated
+write replaces the same records, and no others.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardfleet.adapters.sdk_errors import ErrorFactory, RefusalIsAnswer, SdkCall
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
+from shardfleet.domain.delivery.given_up import folder_of, key_of
 from shardfleet.engine.ports import FailedRecords
 from shardfleet.errors import ConfigurationError, RightMissing
 from shardfleet.records import Record
@@ -35,7 +36,6 @@ SQS_BYTES_MOST = 1_048_576
 _REFUSED = ("InvalidParameterValue", "InvalidParameterValueException")
 # "Invalid parameter: Message too long"; a topic may take less than SNS does.
 _REFUSED_BY_TOPIC = ("InvalidParameter", "InvalidParameterException")
-S3_PREFIX = "shardfleet/failed"
 _RECORD_VERSION = "1.0"  # of Lambda's invocation record
 
 
@@ -285,19 +285,20 @@ def invocation_record(failed: FailedRecords, invocation: Invocation) -> dict[str
 
 
 def object_key(failed: FailedRecords, invocation: Invocation) -> str:
-    """
-    Return where a fleet keeps records, one for each place in its stream.
-
-    ``shardfleet/failed/<account>/<region>/<fleet>/<stream>/<shard>/YYYY/MM/DD/<place>.json``, with
-    the worker's account and region: its role may write below its own fleet's name only.
-    """
-    first = failed.records[0]
+    """Return where a fleet keeps records, with its worker's account and region."""
+    first, last = failed.records[0], failed.records[-1]
     _arn, _aws, _lambda, region, account, *_ = invocation.function_arn.split(":")
-    stream = failed.stream_arn.rpartition("/")[2]
-    fleet = f"{account}/{region}/{invocation.fleet}"
-    day = datetime.fromtimestamp(first.approximate_arrival_ms / 1000, tz=UTC)
-    position = f"{first.sequence_number}-{first.sub_sequence_number}"
-    return f"{S3_PREFIX}/{fleet}/{stream}/{first.shard_id}/{day:%Y/%m/%d}/{position}.json"
+    return key_of(
+        folder_of(invocation.fleet, account=account, region=region),
+        stream=failed.stream_arn.rpartition("/")[2],
+        shard_id=first.shard_id,
+        first_ms=first.approximate_arrival_ms,
+        span=(_position(first), _position(last)),
+    )
+
+
+def _position(record: Record) -> tuple[int, int]:
+    return int(record.sequence_number), record.sub_sequence_number
 
 
 def _shard_id(failed: FailedRecords) -> str:

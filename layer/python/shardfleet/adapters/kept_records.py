@@ -2,21 +2,29 @@
 Where what was given up is found again, and deleted once it is handled: a bucket or a queue.
 
 A message is hidden from others while it is worked on, and shown to
-them again if it is left.
+them again if it is left. An object is deleted as it was read, by its ETag, and one that a message
+names only where the fleet itself keeps those records.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from shardfleet.adapters.sdk_errors import SdkCall, pages
+from shardfleet.adapters.sdk_errors import ErrorFactory, SdkCall, pages
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
-from shardfleet.domain.delivery.given_up import GivenUp, given_up_of
+from shardfleet.domain.delivery.given_up import (
+    FailedBucket,
+    GivenUp,
+    RefusedDocument,
+    given_up_of,
+    is_of_another_fleet,
+)
 from shardfleet.errors import ConfigurationError, ShardfleetError
 from shardfleet.values import dataclass
 
@@ -33,9 +41,12 @@ _MESSAGES_AT_ONCE = 10  # ReceiveMessage
 HIDDEN_S = 900
 _EMPTY_ANSWERS = 2  # A long poll asks all servers; one answer may still be early.
 _LISTING = ("NextContinuationToken", "ContinuationToken")
-_LOCATION = re.compile(r"s3://([^/]+)/(.+)")
-_GONE = ("NoSuchBucket", "NoSuchKey", "404")
+_CHANGED = ("PreconditionFailed", "412", "ConditionalRequestConflict", "409")
 _NO_QUEUE = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "InvalidAddress")
+
+
+class _Gone(ConfigurationError):
+    """An object is not there (any more)."""
 
 
 class KeptInBucket:
@@ -45,6 +56,7 @@ class KeptInBucket:
     Args:
         place: ``s3://bucket/prefix``.
         client: may repeat.
+        own: the fleet's.
         pool: threads of the calls.
 
     Raises:
@@ -52,9 +64,12 @@ class KeptInBucket:
 
     """
 
-    def __init__(self, place: str, *, client: S3Client, pool: ThreadPool) -> None:
+    def __init__(
+        self, place: str, *, client: S3Client, own: FailedBucket, pool: ThreadPool
+    ) -> None:
         """Read nothing yet."""
         self._pool = pool
+        self._own = own
         found = re.fullmatch(r"s3://([^/]+)(?:/(.*))?", place)
         if found is None:
             raise ConfigurationError(f"--from {place}: s3://BUCKET/PREFIX or a queue's URL allowed")
@@ -62,17 +77,16 @@ class KeptInBucket:
         self._client = client
 
     @in_threads_of("_pool")
-    def look(self) -> Sequence[GivenUp]:
+    def look(self) -> Sequence[GivenUp | RefusedDocument]:
         """
         Read every object below the prefix, its payload aside.
 
         Raises:
-            ConfigurationError: no such bucket, or an object is none of what was given up.
+            ConfigurationError: no such bucket.
 
         """
-        call = SdkCall(
-            f"ListObjectsV2 of {self._bucket}", codes=dict.fromkeys(_GONE, ConfigurationError)
-        )
+        missing = {"NoSuchBucket": ConfigurationError, "404": ConfigurationError}
+        call = SdkCall(f"ListObjectsV2 of {self._bucket}", codes=missing)
         listing = pages(
             lambda **more: call.run(
                 self._client.list_objects_v2, Bucket=self._bucket, Prefix=self._prefix, **more
@@ -80,10 +94,18 @@ class KeptInBucket:
             _LISTING,
         )
         keys = (each["Key"] for page in listing for each in page.get("Contents", ()))
-        return [
-            replace(_document(self._client, self._bucket, key), payload="", location="")
-            for key in islice(keys, OBJECTS_MOST)
-        ]
+        return [self._seen(key) for key in islice(keys, OBJECTS_MOST)]
+
+    def _seen(self, key: str) -> GivenUp | RefusedDocument:
+        where = f"s3://{self._bucket}/{key}"
+        if is_of_another_fleet(key, folder=self._own.folder, prefix=self._prefix):
+            reason = f"{where}: it is another fleet's; name that fleet's folder to take it"
+            return RefusedDocument(where=where, reason=reason)
+        text, etag = _read(self._client, where)
+        found = _document(text, where=where)
+        if isinstance(found, RefusedDocument):
+            return found
+        return replace(found, payload="", location="", etag=etag)
 
     @in_threads_of("_pool")
     def take(self, document: GivenUp, *, within_s: int) -> GivenUp:
@@ -91,20 +113,26 @@ class KeptInBucket:
         Read an object anew.
 
         Raises:
-            ConfigurationError: it is gone, or another.
+            ConfigurationError: it is gone, or another than was looked at.
 
         """
         del within_s  # An object is not hidden from anybody.
-        bucket, key = _located(document.where)
-        return _document(self._client, bucket, key)
+        text, etag = _read(self._client, document.where, etag=document.etag)
+        return replace(given_up_of(text, where=document.where), location="", etag=etag)
 
     @in_threads_of("_pool")
     def delete(self, document: GivenUp) -> None:
-        """Delete an object."""
-        _delete(self._client, document.where)
+        """
+        Delete an object as it was read.
+
+        Raises:
+            ConfigurationError: it is gone, or another by now, which stays.
+
+        """
+        _delete(self._client, document.where, etag=document.etag)
 
     @in_threads_of("_pool")
-    def leave(self, documents: Iterable[GivenUp]) -> None:
+    def leave(self, documents: Iterable[GivenUp | RefusedDocument]) -> None:
         """Nothing is to be done: an object is there for all."""
 
 
@@ -122,31 +150,40 @@ class KeptInQueue:
         queue_url: the queue.
         client: of SQS; may repeat.
         objects: of S3, for what did not fit into a message.
+        own: where the fleet keeps that.
         pool: threads of the calls.
 
     """
 
     def __init__(
-        self, queue_url: str, *, client: SQSClient, objects: S3Client, pool: ThreadPool
+        self,
+        queue_url: str,
+        *,
+        client: SQSClient,
+        objects: S3Client,
+        own: FailedBucket,
+        pool: ThreadPool,
     ) -> None:
         """Receive nothing yet."""
         self._pool = pool
         self._url = queue_url
         self._client = client
         self._objects = objects
+        self._own = own
         self._messages: dict[str, _Message] = {}
+        # A message that was sent twice names its object twice.
+        self._naming: Counter[str] = Counter()
 
     @in_threads_of("_pool")
-    def look(self) -> Sequence[GivenUp]:
+    def look(self) -> Sequence[GivenUp | RefusedDocument]:
         """
         Receive every message, and hide it from others.
 
         Raises:
-            ConfigurationError: no such queue, or a message is none of what was given up; all are
-                left then.
+            ConfigurationError: no such queue.
 
         """
-        found: list[GivenUp] = []
+        found: list[GivenUp | RefusedDocument] = []
         empty = held = 0
         try:
             while (
@@ -168,12 +205,19 @@ class KeptInQueue:
                     self._messages[where] = _Message(message["ReceiptHandle"], text)
                     if is_known:
                         continue
-                    found.append(replace(given_up_of(text, where=where), payload=""))
+                    found.append(self._seen(text, where))
                     held += len(text)
         except ShardfleetError:
             self._show(self._messages)
             raise
         return found
+
+    def _seen(self, text: str, where: str) -> GivenUp | RefusedDocument:
+        found = _document(text, where=where)
+        if isinstance(found, RefusedDocument):
+            return found
+        self._naming[found.location] += 1
+        return replace(found, payload="")
 
     @in_threads_of("_pool")
     def take(self, document: GivenUp, *, within_s: int) -> GivenUp:
@@ -182,36 +226,63 @@ class KeptInQueue:
 
         Raises:
             ShardfleetError: it is somebody else's by now.
-            ConfigurationError: the object that has its records is gone.
+            ConfigurationError: it names a place that is not the fleet's own for these records, or
+                the object there is gone, or has others.
 
         """
+        if refusal := self._own.refusal_of(document):
+            raise ConfigurationError(refusal)
         message = self._messages[document.where]
         self._hide(message, within_s)
         found = given_up_of(message.text, where=document.where)
-        if found.payload:
+        if not found.location:
             return found
-        kept = _document(self._objects, *_located(found.location))
-        return replace(kept, where=document.where, location=found.location)
+        try:
+            text, etag = _read(self._objects, found.location)
+        except _Gone:
+            if not found.payload:
+                raise
+            return replace(found, location="")  # A topic's message has the records, too.
+        kept = given_up_of(text, where=found.location)
+        if not kept.has_records_of(found):
+            raise ConfigurationError(
+                f"{document.where}: {found.location} has other records than the message says; "
+                "both are left"
+            )
+        return replace(kept, where=document.where, location=found.location, etag=etag)
 
     @in_threads_of("_pool")
     def delete(self, document: GivenUp) -> None:
-        """Delete a message, then the object that it names: what is left over comes twice."""
+        """
+        Delete a message, then the object that its records were read from: what is left comes twice.
+
+        The object goes with the last message that names it.
+
+        Raises:
+            ConfigurationError: the object is another by now, and stays.
+
+        """
         message = self._messages.pop(document.where)
         self._call("DeleteMessage").run(
             self._client.delete_message, QueueUrl=self._url, ReceiptHandle=message.receipt
         )
-        if document.location:
-            _delete(self._objects, document.location)
+        if not document.location:
+            return
+        self._naming[document.location] -= 1
+        if not self._naming[document.location]:
+            _delete(self._objects, document.location, etag=document.etag)
 
     @in_threads_of("_pool")
-    def leave(self, documents: Iterable[GivenUp]) -> None:
+    def leave(self, documents: Iterable[GivenUp | RefusedDocument]) -> None:
         """Show messages to others again."""
         self._show([document.where for document in documents])
 
     def _show(self, places: Iterable[str]) -> None:
         for where in places:
-            with suppress(ShardfleetError):  # Then it is shown when its time is over.
-                self._hide(self._messages[where], 0)
+            # One that is not shown is when its time is over; one that is deleted never.
+            if message := self._messages.get(where):
+                with suppress(ShardfleetError):
+                    self._hide(message, 0)
 
     def _hide(self, message: _Message, seconds: int) -> None:
         self._call("ChangeMessageVisibility").run(
@@ -226,21 +297,45 @@ class KeptInQueue:
         return SdkCall(f"{operation} of {self._url}", codes=codes)
 
 
-def _located(location: str) -> tuple[str, str]:
-    found = _LOCATION.fullmatch(location)
-    if found is None:
-        raise ConfigurationError(f"payloadLocation {location}: s3://BUCKET/KEY expected")
-    return found[1], found[2]
+def _document(text: str | bytes, *, where: str) -> GivenUp | RefusedDocument:
+    try:
+        return given_up_of(text, where=where)
+    except ConfigurationError as error:
+        return RefusedDocument(where=where, reason=str(error))
 
 
-def _document(client: S3Client, bucket: str, key: str) -> GivenUp:
-    where = f"s3://{bucket}/{key}"
-    call = SdkCall(f"GetObject of {where}", codes=dict.fromkeys(_GONE, ConfigurationError))
-    answer = call.run(client.get_object, Bucket=bucket, Key=key)
-    return given_up_of(call.run(answer["Body"].read), where=where)
+def _read(client: S3Client, location: str, *, etag: str = "") -> tuple[bytes, str]:
+    """Return an object and its ETag; only the one of that ETag if one is given."""
+    call = _object_call("GetObject", location)
+    where = _bucket_and_key(location)
+    answer = call.run(client.get_object, **where, **({"IfMatch": etag} if etag else {}))
+    return call.run(answer["Body"].read), answer.get("ETag", "")
 
 
-def _delete(client: S3Client, location: str) -> None:
-    bucket, key = _located(location)
-    call = SdkCall(f"DeleteObject of {location}", writes=True)
-    call.run(client.delete_object, Bucket=bucket, Key=key)
+def _delete(client: S3Client, location: str, *, etag: str) -> None:
+    if not etag:  # Not required of an answer; without it, any object would be deleted.
+        raise ConfigurationError(
+            f"{location}: GetObject named no ETag; it was handled, and is left"
+        )
+    call = _object_call("DeleteObject", location, writes=True)
+    call.run(client.delete_object, **_bucket_and_key(location), IfMatch=etag)
+
+
+def _object_call(operation: str, location: str, *, writes: bool = False) -> SdkCall:
+    def changed(text: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{text}; it is another than was read, and is left: run the command again with "
+            "--from and its place"
+        )
+
+    codes: dict[str, ErrorFactory] = {
+        "NoSuchBucket": ConfigurationError,
+        **dict.fromkeys(("NoSuchKey", "404"), _Gone),
+        **dict.fromkeys(_CHANGED, changed),
+    }
+    return SdkCall(f"{operation} of {location}", writes=writes, codes=codes)
+
+
+def _bucket_and_key(location: str) -> dict[str, str]:
+    bucket, _, key = location.removeprefix("s3://").partition("/")
+    return {"Bucket": bucket, "Key": key}

@@ -20,7 +20,15 @@ from shardfleet.cli.fleets import (
 )
 from shardfleet.cli.instants import date
 from shardfleet.cli.telling import tell
-from shardfleet.domain.delivery.given_up import GivenUp, by_shard, check_stream
+from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.given_up import (
+    FailedBucket,
+    GivenUp,
+    RefusedDocument,
+    by_shard,
+    folder_of,
+    sorted_out,
+)
 
 if TYPE_CHECKING:
     from shardfleet.engine.operate.redrive import Handle, KeptRecords, Redriven
@@ -40,6 +48,7 @@ class _Opened:
     kept: "KeptRecords"
     handle: "Handle"
     stream_arn: str
+    own: FailedBucket
     within_s: int
 
 
@@ -60,23 +69,22 @@ def redrive(
     async def work(opened: _Opened) -> int:
         from shardfleet.engine.operate.redrive import redrive as redriven
 
-        documents = await opened.kept.look()
+        documents, refused = sorted_out(await opened.kept.look(), opened.stream_arn)
         results: Sequence[Redriven] = ()
         go_on = False
         try:
-            check_stream(documents, opened.stream_arn)
             if not as_json:
-                tell(None, _preview(documents, place), as_json=False)
+                tell(None, _preview(documents, refused, place, own=opened.own), as_json=False)
             go_on = bool(documents) and approved(yes=yes, dry_run=dry_run, as_json=as_json)
         finally:
-            if not go_on:
-                await opened.kept.leave(documents)
+            await opened.kept.leave([*refused, *(() if go_on else documents)])
         if go_on:
             results = await redriven(
                 documents, kept=opened.kept, handle=opened.handle, within_s=opened.within_s
             )
-        tell(_document(documents, results, written=go_on), map(_words, results), as_json=as_json)
-        if any(result.left for result in results):
+        shown = _document(documents, refused, results, opened.own, written=go_on)
+        tell(shown, map(_words, results), as_json=as_json)
+        if refused or any(result.left for result in results):
             return 1
         return exit_code(done=go_on or not documents, dry_run=dry_run)
 
@@ -105,38 +113,64 @@ async def _open(fleet: DeployedFleet, place: str) -> Any:
         f"{config.worker_function}:{ALIAS}", client=clients.functions, pool=pool
     )
     patience = Patience.of(config, clock=SystemClock(), entropy=SystemEntropy())
+    own = failed_bucket(config)
     kept: KeptInBucket | KeptInQueue
     if _is_queue(place):
-        kept = KeptInQueue(place, client=clients.sqs, objects=clients.s3, pool=pool)
+        kept = KeptInQueue(place, client=clients.sqs, objects=clients.s3, own=own, pool=pool)
     else:
-        kept = KeptInBucket(place, client=clients.s3, pool=pool)
+        kept = KeptInBucket(place, client=clients.s3, own=own, pool=pool)
     handle = RedrivingWorker(worker, patience=patience).handle
     try:
-        yield _Opened(kept, handle, config.stream_arn, within_s)
+        yield _Opened(kept, handle, config.stream_arn, own, within_s)
     finally:
         await asyncio.shield(pool.close(within_ms=_CLOSE_MS))
+
+
+def failed_bucket(config: FleetConfig) -> FailedBucket:
+    """Return where a fleet keeps what it gives up, by its manager's configuration."""
+    _arn, _aws, _states, region, account, *_ = config.state_machine_arn.split(":")
+    folder = folder_of(config.fleet, account=account, region=region)
+    return FailedBucket(bucket=config.failed_bucket, folder=folder)
 
 
 def _is_queue(place: str) -> bool:
     return place.startswith(("http://", "https://"))
 
 
-def _preview(documents: Sequence[GivenUp], place: str) -> Iterator[str]:
+def _preview(
+    documents: Sequence[GivenUp],
+    refused: Sequence[RefusedDocument],
+    place: str,
+    *,
+    own: FailedBucket,
+) -> Iterator[str]:
+    for each in refused:
+        yield f"Left: {each.reason}"
     if not documents:
-        yield f"Nothing that was given up is in {place}."
+        yield f"Nothing that this fleet has given up is in {place}."
         return
     what = "message" if _is_queue(place) else "object"
-    for shard_id, own in by_shard(documents).items():
-        first = min(each.first_ms for each in own)
-        last = max(each.last_ms for each in own)
+    for shard_id, of_shard in by_shard(documents).items():
+        first = min(each.first_ms for each in of_shard)
+        last = max(each.last_ms for each in of_shard)
         yield (
-            f"{shard_id}: {_many(sum(each.count for each in own), 'record')} in "
-            f"{_many(len(own), what)}, arrived {date(first)} to {date(last)}"
+            f"{shard_id}: {_many(sum(each.count for each in of_shard), 'record')} in "
+            f"{_many(len(of_shard), what)}, arrived {date(first)} to {date(last)}"
         )
+        for each in of_shard:
+            yield f"  {_place(each, own)}"
     yield (
         "The deployed handler gets them again, each shard's in order, beside what comes new; what "
         "it has handled is deleted there."
     )
+
+
+def _place(document: GivenUp, own: FailedBucket) -> str:
+    if refusal := own.refusal_of(document):
+        return f"left, with what is behind it: {refusal}"
+    if document.location:
+        return f"{document.where}, and {document.location}"
+    return document.where
 
 
 def _words(result: "Redriven") -> str:
@@ -148,12 +182,21 @@ def _words(result: "Redriven") -> str:
 
 
 def _document(
-    documents: Sequence[GivenUp], results: "Sequence[Redriven]", *, written: bool
+    documents: Sequence[GivenUp],
+    refused: Sequence[RefusedDocument],
+    results: "Sequence[Redriven]",
+    own: FailedBucket,
+    *,
+    written: bool,
 ) -> dict[str, Any]:
-    shown = ("where", "shard_id", "place", "count", "first_ms", "last_ms")
+    names = ("where", "location", "shard_id", "place", "count", "first_ms", "last_ms")
     return {
         "written": written,
-        "found": [{name: getattr(each, name) for name in shown} for each in documents],
+        "found": [
+            {**{name: getattr(each, name) for name in names}, "refusal": own.refusal_of(each)}
+            for each in documents
+        ],
+        "refused": [asdict(each) for each in refused],
         "shards": [asdict(result) for result in results],
     }
 

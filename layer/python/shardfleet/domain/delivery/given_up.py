@@ -9,8 +9,9 @@ not fit. What the mapping itself keeps in S3 has the event, too, and is read ali
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from shardfleet.errors import ConfigurationError
@@ -25,6 +26,9 @@ _NO_DOCUMENT = (
     TypeError,
     ValueError,
 )
+S3_PREFIX = "shardfleet/failed"
+_SHARD_ID = re.compile(r"(?!\.+$)[a-zA-Z0-9_.-]{1,128}")  # Kinesis, ShardId; a folder of its own.
+_FLEETS_FOLDER = re.compile(rf"{S3_PREFIX}/[^/]+/[^/]+/[^/]+/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +41,13 @@ class GivenUp:
         stream_arn: of the stream.
         shard_id: the shard.
         place: sequence number and sub-sequence number of the first record, as integers.
+        through: those of the last one.
         count: how many records.
         first_ms: when the first one arrived, epoch milliseconds.
         last_ms: when the last one did.
         payload: the event as text; empty where it is elsewhere.
         location: ``s3://bucket/key`` of the document that has the event; empty: this one.
+        etag: of the object that was read (S3, ETag); empty where none was.
 
     """
 
@@ -49,11 +55,121 @@ class GivenUp:
     stream_arn: str
     shard_id: str
     place: tuple[int, int]
+    through: tuple[int, int]
     count: int
     first_ms: int
     last_ms: int
     payload: str
     location: str
+    etag: str = ""
+
+    def has_records_of(self, other: GivenUp) -> bool:
+        """Return whether it has the very records that another document speaks of."""
+        return self._records == other._records
+
+    @property
+    def _records(self) -> tuple[object, ...]:
+        span = (self.place, self.through, self.count, self.first_ms, self.last_ms)
+        return (self.stream_arn, self.shard_id, *span)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedDocument:
+    """
+    What was found and is nothing for this fleet: it is left where it is.
+
+    Attributes:
+        where: the object or message, for a person.
+        reason: why; begins with ``where``.
+
+    """
+
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedBucket:
+    """
+    Where a fleet keeps what it gives up and no message holds.
+
+    Attributes:
+        bucket: its name; empty: the fleet has none.
+        folder: the fleet's own in it, see :func:`folder_of`.
+
+    """
+
+    bucket: str
+    folder: str
+
+    def location_of(self, document: GivenUp) -> str:
+        """Return the one place where this fleet keeps such records; empty: nowhere."""
+        if not self.bucket:
+            return ""
+        key = key_of(
+            self.folder,
+            stream=document.stream_arn.rpartition("/")[2],
+            shard_id=document.shard_id,
+            first_ms=document.first_ms,
+            span=(document.place, document.through),
+        )
+        return f"s3://{self.bucket}/{key}"
+
+    def refusal_of(self, document: GivenUp) -> str:
+        """Return why the place that a document names is not read or touched; empty: it may be."""
+        if not document.location or document.location == self.location_of(document):
+            return ""
+        own = self.location_of(document) or "no bucket, for it has none"
+        return (
+            f"{document.where}: it names {document.location}, and such records of this fleet are "
+            f"kept in {own}; nothing there is read or deleted. Look who sent it, and delete the "
+            "message; records of the fleet that are there go by --from s3://BUCKET/PREFIX"
+        )
+
+
+def folder_of(fleet: str, *, account: str, region: str) -> str:
+    """Return the fleet's own folder of a bucket: its worker may write below that alone."""
+    return f"{S3_PREFIX}/{account}/{region}/{fleet}/"
+
+
+def key_of(
+    folder: str,
+    *,
+    stream: str,
+    shard_id: str,
+    first_ms: int,
+    span: tuple[tuple[int, int], tuple[int, int]],
+) -> str:
+    """
+    Return where records are kept, one key for each first and last record.
+
+    ``shardfleet/failed/<account>/<region>/<fleet>/<stream>/<shard>/YYYY/MM/DD/<first>-<last>.json``
+
+    Args:
+        folder: see :func:`folder_of`.
+        stream: its name.
+        shard_id: the shard.
+        first_ms: when the first record arrived, epoch milliseconds.
+        span: sequence number and sub-sequence number of the first record, and of the last.
+
+    """
+    day = datetime.fromtimestamp(first_ms / 1000, tz=UTC)
+    first, last = (f"{number}-{sub}" for number, sub in span)
+    return f"{folder}{stream}/{shard_id}/{day:%Y/%m/%d}/{first}-{last}.json"
+
+
+def is_of_another_fleet(key: str, *, folder: str, prefix: str) -> bool:
+    """
+    Return whether an object lies in another fleet's folder that nobody has named.
+
+    Args:
+        key: of the object.
+        folder: this fleet's own.
+        prefix: what a person has asked for; one that lies in a fleet's folder names that fleet.
+
+    """
+    found, named = _FLEETS_FOLDER.match(key), _FLEETS_FOLDER.match(prefix)
+    return found is not None and found[0] != folder and not named
 
 
 def given_up_of(text: str | bytes, *, where: str) -> GivenUp:
@@ -78,12 +194,15 @@ def given_up_of(text: str | bytes, *, where: str) -> GivenUp:
             stream_arn=str(batch["streamArn"]),
             shard_id=str(batch["shardId"]),
             place=(int(batch["startSequenceNumber"]), int(own.get("startSubSequenceNumber", 0))),
+            through=(int(batch["endSequenceNumber"]), int(own.get("endSubSequenceNumber", 0))),
             count=int(batch["batchSize"]),
             first_ms=_ms(batch["approximateArrivalOfFirstRecord"]),
             last_ms=_ms(batch["approximateArrivalOfLastRecord"]),
             payload=str(document.get("payload", "")),
             location=str(own.get("payloadLocation", "")),
         )
+        if not _SHARD_ID.fullmatch(found.shard_id):
+            raise ValueError(found.shard_id)
     except _NO_DOCUMENT as error:
         raise ConfigurationError(
             f"{where}: it is no record of what was given up ({type(error).__name__}); name a "
@@ -125,20 +244,24 @@ def by_shard(documents: Iterable[GivenUp]) -> Mapping[str, Sequence[GivenUp]]:
     return found
 
 
-def check_stream(documents: Iterable[GivenUp], stream_arn: str) -> None:
-    """
-    Refuse what another stream's fleet has given up.
-
-    Raises:
-        ConfigurationError: names the first of it.
-
-    """
-    for document in documents:
-        if document.stream_arn != stream_arn:
-            raise ConfigurationError(
-                f"{document.where}: it is of the stream {document.stream_arn}, and the fleet reads "
-                f"{stream_arn}; name a prefix or queue of this fleet alone"
+def sorted_out(
+    found: Iterable[GivenUp | RefusedDocument], stream_arn: str
+) -> tuple[list[GivenUp], list[RefusedDocument]]:
+    """Return what is of a stream, and what is not or was refused already."""
+    documents: list[GivenUp] = []
+    refused: list[RefusedDocument] = []
+    for each in found:
+        if isinstance(each, RefusedDocument):
+            refused.append(each)
+        elif each.stream_arn == stream_arn:
+            documents.append(each)
+        else:
+            reason = (
+                f"{each.where}: it is of the stream {each.stream_arn}, and the fleet reads "
+                f"{stream_arn}"
             )
+            refused.append(RefusedDocument(where=each.where, reason=reason))
+    return documents, refused
 
 
 def _ms(text: str) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from shardfleet.domain.delivery.given_up import GivenUp, by_shard, event_of
+from shardfleet.domain.delivery.given_up import GivenUp, RefusedDocument, by_shard, event_of
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.errors import ShardfleetError
 from shardfleet.values import dataclass
@@ -23,16 +23,16 @@ Handle = Callable[[Mapping[str, Any]], Awaitable[HandlerResult]]
 class KeptRecords(Protocol):
     """What was given up, in one place; every call may raise a ShardfleetError."""
 
-    async def look(self) -> Sequence[GivenUp]:
-        """Return what is there, without payloads; ConfigurationError if something is none of it."""
+    async def look(self) -> Sequence[GivenUp | RefusedDocument]:
+        """Return what is there, without payloads, and what is nothing of the kind."""
 
     async def take(self, document: GivenUp, *, within_s: int) -> GivenUp:
         """Return a document with its payload, nobody else's for so long."""
 
     async def delete(self, document: GivenUp) -> None:
-        """Delete what was handled."""
+        """Delete what was taken and handled, unless it is another by now."""
 
-    async def leave(self, documents: Iterable[GivenUp]) -> None:
+    async def leave(self, documents: Iterable[GivenUp | RefusedDocument]) -> None:
         """Let others have what was not handled."""
 
 
