@@ -122,6 +122,23 @@ def test_what_contradicts_itself_is_asked_for_again_by_its_own_token():
     assert machine.next() == Ask(FROM_TRIM_HORIZON, "same", 50, 200)
 
 
+@pytest.mark.parametrize("before", [(), (8, 9)])
+@pytest.mark.parametrize("token", [None, "same"])
+def test_the_records_of_an_answer_that_contradicts_itself_count_as_not_read(before, token):
+    machine = cursor(AT_7, witness="7", complete_before_ms=now(0).wall_ms)
+    if before:
+        told(machine, page(*before), 0)
+    stands = AFTER_9 if before else AT_7
+    machine.asked(now(1))
+    with pytest.raises(FalseEnd):
+        machine.answered(page(10, 11, resume=None, page_token=token), now(1))
+    machine.failed(FalseEnd("no children"), now(1))
+    assert machine.next()[:2] == (stands, token)
+    # The iterator may have grown old meanwhile: then the position alone says where to go on.
+    machine.failed(IteratorExpired("old"), now(2))
+    assert machine.next()[:2] == (stands, None)
+
+
 def test_failures_without_end_are_for_the_patient_and_others_are_nobodys():
     machine = cursor(attempts_most=2)
     assert machine.failed(Throttled("no"), now(0))

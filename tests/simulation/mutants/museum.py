@@ -96,6 +96,20 @@ MUSEUM = (
         arena="contradictions",
     ),
     mutant(
+        "the records of a false shard end count as read",
+        "§8 row 4, protocol.md §4.5",
+        (
+            CURSOR,
+            "            raise FalseEnd(contradiction)\n",
+            "            if page.records:\n"
+            "                self.accepted = page.records[-1].sequence_number\n"
+            "            raise FalseEnd(contradiction)\n",
+        ),
+        arena="contradictions",
+        test="tests/domain/test_cursor.py::"
+        "test_the_records_of_an_answer_that_contradicts_itself_count_as_not_read",
+    ),
+    mutant(
         "a shard ends without leases for its children",
         "§8 row 5, KCL #185, #837",
         (
