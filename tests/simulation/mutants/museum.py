@@ -101,9 +101,11 @@ MUSEUM = (
         (
             CURSOR,
             "            raise FalseEnd(contradiction)\n",
-            "            if page.records:\n"
-            "                self.accepted = page.records[-1].sequence_number\n"
-            "            raise FalseEnd(contradiction)\n",
+            (
+                "            if page.records:\n"
+                "                self.accepted = page.records[-1].sequence_number\n"
+                "            raise FalseEnd(contradiction)\n"
+            ),
         ),
         arena="contradictions",
         test="tests/domain/test_cursor.py::"
