@@ -7,7 +7,7 @@ from pathlib import Path
 from shardfleet.adapters.dynamodb import items as dynamodb_items
 from shardfleet.domain.delivery import given_up
 from shardfleet.engine.state import fleet_state, gone_record, ledger, sleep_state
-from shardfleet.engine.state.fleet_state import SLOT, STREAM, TIP
+from shardfleet.engine.state.kinds import SLOT, STREAM, TIP
 from shardfleet.engine.worker import ports as worker_ports
 from shardfleet.runtime import managing
 from shardfleet.testing.simulation import Options, functions, run_seed

@@ -15,11 +15,11 @@ from shardfleet.domain.sleep.sleep import (
     Nap,
     after_look,
     are_due_to_be_stored,
-    nap_from_body,
     next_glance,
     plan_naps,
 )
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
+from shardfleet.engine.state.kinds import NAP
 from tests.domain.builders import SCENARIOS, a_lease, number
 
 PAGE = json.loads((SCENARIOS / "sleep.json").read_text("utf-8"))
@@ -217,7 +217,7 @@ def test_a_nap_survives_its_document():
         iterator="AAA=",
         made_ms=11,
     )
-    assert nap_from_body("0", json.loads(json.dumps(nap.body()))) == nap
+    assert NAP.read(json.loads(json.dumps(nap.body())), "0") == nap
 
 
 def test_a_nap_says_who_found_nothing_since_when():

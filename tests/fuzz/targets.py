@@ -25,14 +25,15 @@ from shardfleet.adapters.kinesis.decode import decode_page, decode_page_slowly
 from shardfleet.adapters.sdk_errors import UnreadableAnswer
 from shardfleet.config import ENV_PREFIX, FleetConfig
 from shardfleet.domain.delivery.given_up import event_of, given_up_of
-from shardfleet.domain.delivery.lanes import DoneAhead, LanesNote
+from shardfleet.domain.delivery.lanes import DoneAhead
 from shardfleet.domain.delivery.replies import failures_of, lowest_failed
-from shardfleet.domain.delivery.windows import ShardWindow, WindowNote, read_state
+from shardfleet.domain.delivery.windows import ShardWindow, read_state
 from shardfleet.domain.slots.slot import SlotInput
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import Document
 from shardfleet.engine.retry import Patience
-from shardfleet.engine.state.fleet_state import read_note
+from shardfleet.engine.state.documents import malformed, read_as
+from shardfleet.engine.state.kinds import LANES, WINDOW
 from shardfleet.errors import InvalidReply, ShardfleetError
 from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.deaggregate import (
@@ -531,9 +532,16 @@ checkpoints = st.builds(ExtendedSequenceNumber, st.integers(0, 10**57).map(str),
 notes = st.tuples(note_bodies, checkpoints)
 
 
+def read_note(kind, body):
+    found = read_as(kind, Document(kind, "shard", 1, body))
+    if found.body is None:
+        raise malformed(kind, found)
+    return found.body
+
+
 def check_lanes_note(given):
     body, checkpoint = given
-    note = read_note(Document("lanes", "shard", 1, body), LanesNote)
+    note = read_note(LANES, body)
     ahead = note.done_ahead(checkpoint)
     ahead.has("key", (7, 0))
     assert DoneAhead.of(ahead.body()).body() == ahead.body()
@@ -541,7 +549,7 @@ def check_lanes_note(given):
 
 def check_window_note(given):
     body, checkpoint = given
-    note = read_note(Document("window", "shard", 1, body), WindowNote)
+    note = read_note(WINDOW, body)
     if note.is_for(checkpoint):
         assert str(note.done)
         state = read_state(note.state)

@@ -14,7 +14,7 @@ from shardfleet.domain.leases.changes import (
 )
 from shardfleet.domain.leases.lease import ChangeKind, LeaseChange
 from shardfleet.domain.stream.sequence import AT_SHARD_END
-from shardfleet.engine.state.fleet_state import LOCK, SLOT
+from shardfleet.engine.state.kinds import LOCK, SLOT
 from shardfleet.events.delivery import ConsumerFailed, PageRead
 from shardfleet.events.worker import LeaseLost, LeaseReleased, LeaseUnreadable, ShardEnded
 from shardfleet.testing import checkers

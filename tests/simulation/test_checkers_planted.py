@@ -16,7 +16,7 @@ from shardfleet.domain.leases.changes import (
 )
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.engine.state.fleet_state import LANES, LOCK, NOTE, SLOT
+from shardfleet.engine.state.kinds import LANES, LOCK, NOTE, SLOT
 from shardfleet.events.worker import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded, TurnEnding
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import (

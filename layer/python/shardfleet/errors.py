@@ -10,7 +10,8 @@ The tree::
     │       └── KeyDenied             KMS refuses a key
     ├── InvalidRecord           a record that Kinesis or the KPL format would refuse
     ├── ProtocolError           a rule of the lease protocol would be broken
-    │   └── MalformedLease         an item that cannot be a lease
+    │   ├── MalformedLease         an item that cannot be a lease
+    │   └── MalformedDocument      a document of the fleet state that cannot be read
     ├── OutcomeUnknown          a write was sent and its answer never came
     ├── StreamError             the stream did not answer as hoped
     │   ├── Throttled              ask again later
@@ -82,6 +83,21 @@ class ProtocolError(ShardfleetError):
 
 class MalformedLease(ProtocolError):
     """An item of the lease table claims to be a lease but cannot be read as one."""
+
+
+class MalformedDocument(ProtocolError):
+    """
+    A document of the fleet-state table cannot be read, and nothing may stand for it.
+
+    Attributes:
+        version: as it was read, for whoever may write another one in its place.
+
+    """
+
+    def __init__(self, message: str, *, version: int) -> None:
+        """Keep what is known beside the message."""
+        super().__init__(message)
+        self.version = version
 
 
 class OutcomeUnknown(ShardfleetError):

@@ -11,7 +11,8 @@ from shardfleet.domain.reasons import Quoted
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.manager.history import History
-from shardfleet.engine.state.fleet_state import HANDOVERS, FleetState
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.kinds import HANDOVERS
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryStateStore
 from tests.engine.manager_side.fleet_kit import Fleet
@@ -57,7 +58,10 @@ def test_handovers_of_every_lease_and_the_loads_of_all_are_kept_whole():
         store = MemoryStateStore()
         state = FleetState(store, VirtualClock())
         pending = {key: Handover(WORKERS[0], WORKERS[1], 1_700_000_000_000) for key in KEYS}
-        loads = Loads(dict.fromkeys(KEYS, 2**40), dict.fromkeys(WORKERS, WorkerUse(1.5, 2.5, 3.5)))
+        loads = Loads(
+            dict.fromkeys(KEYS, 2**40),
+            dict.fromkeys(WORKERS, WorkerUse(2**40, 1_000_000, 1_000_000)),
+        )
         await state.write_handovers(pending)
         await state.write_loads(loads)
         assert await state.handovers() == pending

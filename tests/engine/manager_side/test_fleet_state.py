@@ -11,7 +11,8 @@ from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.slots.slot import Slot, SlotState, ask_to_drain
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Document
-from shardfleet.engine.state.fleet_state import CrashNote, FleetState, slot_body
+from shardfleet.engine.state.fleet_state import FleetState, slot_body
+from shardfleet.engine.state.kinds import CrashNote
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, StreamReplaced, Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryStateStore
@@ -193,7 +194,7 @@ def test_a_stream_of_the_same_name_but_another_birth_is_refused():
 
 @pytest.mark.parametrize(
     ("versions", "lands", "state", "now"),
-    [(0, True, "1", 1), (3, True, "1", 4), (1, False, "2", None), (3, False, "1", None)],
+    [(0, True, "{}", 1), (3, True, "{}", 4), (1, False, '{"n":2}', None), (3, False, "{}", None)],
     ids=["the first", "a later one", "another one's", "the same as before, and refused"],
 )
 def test_a_window_whose_answer_was_lost_is_ours_if_it_is_there_and_one_version_newer(
@@ -201,7 +202,7 @@ def test_a_window_whose_answer_was_lost_is_ours_if_it_is_there_and_one_version_n
 ):
     async def main():
         store = MemoryStateStore()
-        note = WindowNote(lease_key="k", since="1:0", through="2:0", start_ms=0, state="1")
+        note = WindowNote(lease_key="k", since="1:0", through="2:0", start_ms=0, state="{}")
         for version in range(versions):
             there = replace(note, state=state)
             assert await FleetState(store, VirtualClock()).write_window(there, version or None)

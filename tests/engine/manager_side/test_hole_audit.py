@@ -10,7 +10,7 @@ from shardfleet.engine.manager.history import History
 from shardfleet.engine.manager.observe import began_ms
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.ports import ListingFilter
-from shardfleet.engine.state.fleet_state import PIN
+from shardfleet.engine.state.kinds import PIN
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, four_shards, running_fleet, shard
 

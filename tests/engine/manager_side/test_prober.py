@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from shardfleet.domain.leases.lease import Lease
@@ -13,10 +14,10 @@ from shardfleet.domain.sleep.sleep import Glance, Nap
 from shardfleet.domain.stream.sequence import AT_LATEST, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import LeaseManager
-from shardfleet.engine.state.fleet_state import TIP
+from shardfleet.engine.state.kinds import GLANCES, NAP, TIP
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.rows import read_rows, write_rows
-from shardfleet.engine.state.sleep_state import GLANCES, NAP, NapRecord
+from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import IteratorExpired, ShardGone, Throttled
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import MemoryStateStore
@@ -491,7 +492,11 @@ def test_glances_survive_their_documents_also_with_columns_of_a_later_version():
         store, glance = MemoryStateStore(), Glance(12, "AAA=", 11, 13, 1)
         await NapRecord(store).store_glances({key(0): glance})
         rows = await read_rows(store, GLANCES)
-        await write_rows(store, GLANCES, {name: [*row, "later"] for name, row in rows.items()})
+        await write_rows(
+            store,
+            GLANCES,
+            {name: [*msgspec.structs.astuple(row), "later"] for name, row in rows.items()},
+        )
         assert await NapRecord(store).glances() == {key(0): glance}
 
     run_virtual(main())

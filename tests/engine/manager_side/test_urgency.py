@@ -11,7 +11,7 @@ from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import LATER_MS, LeaseManager
 from shardfleet.engine.retry import ATTEMPTS_MOST, CALLS_AT_ONCE
-from shardfleet.engine.state.fleet_state import FINISHED as FINISHED_KIND
+from shardfleet.engine.state.kinds import FINISHED as FINISHED_KIND
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet

@@ -6,8 +6,9 @@ from dataclasses import replace
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.kinds import GLANCES
 from shardfleet.engine.state.rows import read_rows
-from shardfleet.engine.state.sleep_state import GLANCES, NapRecord
+from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import KeyDenied
 from shardfleet.testing.clock import run_virtual
 from tests.engine.manager_side.test_prober import SleepingFleet, key

@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from shardfleet.domain.slots.slot import TurnOutcome
-from shardfleet.engine.state.fleet_state import WINDOW
+from shardfleet.engine.state.kinds import WINDOW
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.errors import ShardGone, Throttled
 from shardfleet.testing.clock import run_virtual

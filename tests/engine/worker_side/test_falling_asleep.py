@@ -9,7 +9,8 @@ import pytest
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import TurnOutcome, announce_assignment
 from shardfleet.domain.stream.sequence import AT_LATEST
-from shardfleet.engine.state.sleep_state import FOREIGN, NAP, NapRecord
+from shardfleet.engine.state.kinds import FOREIGN, NAP
+from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events.worker import LeaseAsleep, LeaseReleased
 from shardfleet.kpl.aggregate import AggregateBuilder

@@ -18,8 +18,8 @@ from shardfleet.domain.reasons import (
     OlderThanRetention,
     PersonDecided,
 )
-from shardfleet.engine.state.fleet_state import TIP
-from shardfleet.engine.state.gone_record import GONE, GoneRecord
+from shardfleet.engine.state.gone_record import GoneRecord
+from shardfleet.engine.state.kinds import GONE, TIP
 from shardfleet.errors import ShardGone
 from shardfleet.events.worker import ShardExpired, ShardMissing
 from shardfleet.testing.clock import VirtualClock, run_virtual

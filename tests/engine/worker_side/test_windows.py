@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.slots.slot import ask_to_drain
-from shardfleet.engine.state.fleet_state import WINDOW
+from shardfleet.engine.state.kinds import WINDOW
 from shardfleet.errors import ConfigurationError, Throttled
 from shardfleet.events.delivery import BatchFailed, RecordSkipped, ShardStopped
 from shardfleet.testing.clock import run_virtual

@@ -10,7 +10,8 @@ from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceN
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.writer import LeaseWriter
 from shardfleet.engine.retry import Patience
-from shardfleet.engine.state.fleet_state import slot_body, slot_from_body
+from shardfleet.engine.state.fleet_state import slot_body
+from shardfleet.engine.state.kinds import SLOT
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.errors import OutcomeUnknown, Throttled
@@ -175,11 +176,11 @@ class World:
         return slot.slot_input()
 
     def slot(self, slot_id="s0001"):
-        return slot_from_body(self.state.documents["slot", slot_id].body)
+        return SLOT.read(self.state.documents["slot", slot_id].body, slot_id)
 
     async def change_slot(self, change, slot_id="s0001"):
         document = self.state.documents["slot", slot_id]
-        body = slot_body(change(slot_from_body(document.body)))
+        body = slot_body(change(SLOT.read(document.body, slot_id)))
         await self.state.write("slot", slot_id, body, expected_version=document.version)
 
     def ports(self, **replaced):

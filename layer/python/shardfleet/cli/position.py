@@ -193,13 +193,16 @@ async def _from_table(table: ApplicationTable, stream: str) -> Positions:
 
 
 async def _from_fleet(fleet: FleetAccess) -> Positions:
-    from shardfleet.engine.state.fleet_state import PIN
+    from shardfleet.engine.state.documents import malformed
+    from shardfleet.engine.state.kinds import PIN
 
     leases = []
     for lease in await fleet.leases.scan():
         at = lease.checkpoint
-        if at == AT_LATEST and (pin := await fleet.state.store.read(PIN, lease.lease_key)):
-            at = ExtendedSequenceNumber(AT_TIMESTAMP, int(pin.body["instant_ms"]))
+        if at == AT_LATEST and (pin := await fleet.state.store.get(PIN, lease.lease_key)):
+            if pin.body is None:
+                raise malformed(PIN, pin)
+            at = ExtendedSequenceNumber(AT_TIMESTAMP, pin.body.instant_ms)
         leases.append(replace(lease, checkpoint=at))
     return _from_leases(
         leases,

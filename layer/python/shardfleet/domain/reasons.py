@@ -192,6 +192,10 @@ class WaitsForParents(Reason, words="its parent {parents:and} must be read to th
     parents: tuple[str, ...]
 
 
+class PausesUnreadable(Reason, words="whether somebody has paused it cannot be read"):
+    """The document of the pauses cannot be read, and nobody has the lease."""
+
+
 @dataclass(frozen=True)
 class ParentUnreadable(Reason, words="its parent {parent} cannot be read"):
     """Nobody can read the lease of its parent."""

@@ -53,7 +53,7 @@ from shardfleet.domain.leases.sync import (
     plan_lease_sync,
 )
 from shardfleet.domain.leases.unreadable import Unreadable
-from shardfleet.domain.reasons import OtherApplication, Pause, Reason
+from shardfleet.domain.reasons import OtherApplication, Pause, PausesUnreadable, Reason
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Nap, plan_naps
 from shardfleet.domain.slots.lags import lags_of
@@ -94,7 +94,9 @@ class TurnSnapshot:
         listed_at_initial: the listing of a new application's initial position; None: not new.
         finished: ids of listed shards that are done with, as kept; None: never kept.
         evidence: of leases that were lost; None: not asked for, as a turn seldom needs it.
-        slots: all slot records.
+        slots: all slot records that can be read.
+        unreadable_slots: ids of the others: they are not started again, and who has claimed one
+            goes on as long as it renews its leases.
         sightings: of leases, as kept by the turns before.
         watched: the same by this very process, by its monotonic clock.
         handovers: lease key to what was pending.
@@ -122,6 +124,7 @@ class TurnSnapshot:
     finished: frozenset[str] | None = None
     evidence: Evidence | None = None
     slots: Sequence[Slot] = ()
+    unreadable_slots: Collection[str] = ()
     sightings: Mapping[str, Sighting] = field(default_factory=dict)
     watched: Mapping[str, Sighting] = field(default_factory=dict)
     handovers: Mapping[str, Handover] = field(default_factory=dict)
@@ -331,7 +334,7 @@ def plan_turn(config: FleetConfig, snapshot: TurnSnapshot) -> TurnPlan:
     sleepers = _sleepers(
         config, snapshot, leases, expired=losses.expired, paused=paused, others=kcl3.others
     )
-    resting = _resting(unreadable, sleepers, paused)
+    resting = _resting(unreadable, sleepers, paused) | _perhaps_paused(snapshot, unfinished)
     slots, pace = _slots(config, snapshot, unfinished, losses=losses, resting=resting, kcl3=kcl3)
     facts = AssignmentFacts(
         now_ms=snapshot.at_ms,
@@ -482,10 +485,19 @@ def _hash_ranges(graph: ShardGraph, leases: Sequence[Lease]) -> list[tuple[Lease
 
 def _resting(
     unreadable: Unreadable, sleepers: Sleepers, paused: Mapping[str, Pause]
-) -> Mapping[str, Reason]:
+) -> dict[str, Reason]:
     """Return the leases that nobody is to have, each with the reason that counts."""
     naps = {key: nap.reason for key, nap in sleepers.asleep.items()}
     return {**unreadable.held_up, **naps, **paused}
+
+
+def _perhaps_paused(snapshot: TurnSnapshot, unfinished: Iterable[Lease]) -> dict[str, Reason]:
+    """Return what nobody reads, if nobody knows what a person has paused; the rest was not."""
+    if not snapshot.pauses.is_unknown:
+        return {}
+    return {
+        lease.lease_key: PausesUnreadable() for lease in unfinished if not lease.effective_owner
+    }
 
 
 def _lost_and_paused(
@@ -519,6 +531,7 @@ def _sleepers(
     if not config.sleep:
         return Sleepers()
     ours = {slot.worker_id for slot in snapshot.slots}
+    ours |= {f"{config.fleet}-{slot_id}" for slot_id in snapshot.unreadable_slots}
     owners = sorted({*foreign_owners(leases, ours=ours, expired=expired), *others})
     foreign = noted_foreign(snapshot.foreign, owners, now_ms=snapshot.at_ms)
     off = None if foreign is None else OtherApplication(foreign.owner)
@@ -600,6 +613,7 @@ def _slots(
         leave_most_ms=config.handover_limit_ms + config.cycle_ms,
         slots_most=config.workers_max,
         held=held,
+        taken=snapshot.unreadable_slots,
         lost=frozenset(
             lease.effective_owner or "" for lease in unfinished if lease.lease_key in expired
         ),

@@ -83,10 +83,13 @@ class Document:
     One item of the fleet-state table.
 
     Attributes:
-        kind: e.g. ``"slot"``; see :mod:`shardfleet.engine.state.fleet_state`.
+        kind: e.g. ``"slot"``; see :mod:`shardfleet.engine.state.kinds`.
         id: within the kind.
-        version: rises by 1 with each write; the compare-and-set token.
-        body: JSON-like: str, int, bool, None, list and dict of these.
+        version: rises by 1 with each write; the compare-and-set token. 0: the item has none that
+            counts; what is written or deleted by it is an item without one.
+        body: JSON-like: str, int, bool, None, list and dict of these. What else somebody has put
+            there is of another type than anything that is written.
+        damage: what of the item is not as it is written, else "".
 
     """
 
@@ -94,6 +97,7 @@ class Document:
     id: str
     version: int
     body: Mapping[str, Any]
+    damage: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,15 @@ Table: partition key ``kind`` (S), sort key ``id`` (S), ``version`` (N), ``body`
 ``expires`` (N, epoch seconds), the table's time-to-live. Every write, creation included, is one
 UpdateItem, conditional on the version if it brings a body, so that a worker needs no right but
 GetItem and UpdateItem (hazard H19).
+
+Anybody with that right can put anything there, so no item is refused: what is not as it is written
+is its document's damage. An item whose version is none that counts has the version 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -22,6 +26,9 @@ from shardfleet.errors import ConfigurationError, ProtocolError
 
 EXPIRES = "expires"  # cdk/shardfleet_cdk/lease_table.py names it as the time-to-live
 _NUMBER_DIGITS = 38  # DynamoDB: numbers have up to 38 digits of precision
+# Of a document that is written every millisecond for 30,000 years.
+_VERSION_MOST = 10**15
+_UNVERSIONED = 0
 
 
 class DynamoDBStateStore:
@@ -89,6 +96,17 @@ class DynamoDBStateStore:
             ProtocolError: the body holds something that no document can hold.
 
         """
+        return self._write(kind, id, body, expected_version=expected_version, expires_ms=expires_ms)
+
+    def _write(
+        self,
+        kind: str,
+        id: str,  # noqa: A002 - the port's name
+        body: Mapping[str, Any],
+        *,
+        expected_version: int | None,
+        expires_ms: int | None = None,
+    ) -> Written | Conflict:
         typed = {"M": {k: _to_wire(v, f"{kind}/{id}.{k}") for k, v in body.items()}}
         use = Placeholders()
         version = (expected_version or 0) + 1
@@ -119,6 +137,8 @@ class DynamoDBStateStore:
         """
         Add one to the version of a document (made when absent, its body empty); return the version.
 
+        One that has no version that counts begins anew.
+
         Raises:
             OutcomeUnknown: sent, but no answer came; it may have counted.
             Throttled: refused or never sent.
@@ -128,13 +148,20 @@ class DynamoDBStateStore:
         body, empty = use.name("body"), use.value({"M": {}})
         one = use.value({"N": "1"})
         update = f"SET {body} = if_not_exists({body}, {empty}) ADD {use.name('version')} {one}"
-        answer = self._update(
-            f"{kind}/{id}",
-            use,
-            Key=_key(kind, id),
-            UpdateExpression=update,
-            ReturnValues="ALL_NEW",
-        )
+        absent = _version_is(None, use)
+        try:
+            answer = self._update(
+                f"{kind}/{id}",
+                use,
+                Key=_key(kind, id),
+                UpdateExpression=update,
+                ConditionExpression=f"{absent} OR {_counts(use)}",
+                ReturnValues="ALL_NEW",
+            )
+        except ConditionFailed:
+            anew = self._write(kind, id, {}, expected_version=_UNVERSIONED)
+            counted = anew.document if isinstance(anew, Written) else anew.current
+            return counted.version if counted else _UNVERSIONED
         return _document(answer["Attributes"]).version
 
     @in_threads_of("_pools.writes")
@@ -181,15 +208,31 @@ def _key(kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the port's name
 def _version_is(expected: int | None, use: Placeholders) -> str:
     if expected is None:
         return f"attribute_not_exists({use.name('kind')})"
-    return f"{use.name('version')} = {use.value({'N': str(expected)})}"
+    if expected == _UNVERSIONED:
+        return f"attribute_exists({use.name('kind')}) AND NOT {_counts(use)}"
+    # Of what is no whole number its whole part counts.
+    version, next_one = use.name("version"), use.value({"N": str(expected + 1)})
+    return f"{version} >= {use.value({'N': str(expected)})} AND {version} < {next_one}"
+
+
+def _counts(use: Placeholders) -> str:
+    """Return the condition that an item has a version; what is no number has none."""
+    first, last = use.value({"N": "1"}), use.value({"N": str(_VERSION_MOST + 1)})
+    return f"({use.name('version')} >= {first} AND {use.name('version')} < {last})"
 
 
 def _document(item: Mapping[str, Any]) -> Document:
+    number, body = _number(item.get("version", {}).get("N", "0")), item.get("body", {})
+    version = int(number) if 1 <= number < _VERSION_MOST + 1 else _UNVERSIONED
+    damage = "" if version and version == number else "its version is no whole number above 0"
+    if "M" not in body:
+        damage, body = "its body is no map", {"M": {}}
     return Document(
         kind=item["kind"]["S"],
         id=item["id"]["S"],
-        version=int(item["version"]["N"]),
-        body={name: _from_wire(value) for name, value in item["body"]["M"].items()},
+        version=version,
+        body={name: _from_wire(value) for name, value in body["M"].items()},
+        damage=damage,
     )
 
 
@@ -220,10 +263,24 @@ def _from_wire(typed: Mapping[str, Any]) -> Any:
         case "NULL":
             return None
         case "N":
-            return int(value)
+            return _number(value)
         case "M":
             return {name: _from_wire(v) for name, v in value.items()}
         case "L":
             return [_from_wire(v) for v in value]
-        case _:
+        case "S" | "BOOL":
             return value
+        case _:
+            return _Other(kind)
+
+
+class _Other:
+    """Bytes, or a set: of no type that is ever written, so that no kind of document reads it."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+
+def _number(text: str) -> int | float:
+    number = Decimal(text)
+    return int(number) if number == number.to_integral_value() else float(number)

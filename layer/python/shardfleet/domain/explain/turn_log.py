@@ -226,7 +226,7 @@ def standing(plan: Mapping[str, Any]) -> list[Entry]:
     rows = [(what, key, why) for part, what in parts for key, why in plan.get(part, ())]
     rows += [(Happening.LISTING, FLEET, why) for why in plan.get("problems", ())]
     if plan:
-        rows.append((Happening.SIZED, FLEET, plan["slots_why"]))
+        rows.append((Happening.SIZED, FLEET, plan.get("slots_why")))
     # How long a slot has been silent changes with each turn, and would be news each time.
     told = {SlotTask.EXAMINE: Happening.SLOT_SILENT, SlotTask.LEAVE: Happening.SLOT_DRAINED}
     rows += [

@@ -17,6 +17,8 @@ from shardfleet.values import dataclass
 
 # An item of DynamoDB holds 400 KB, and a row some 150 bytes.
 LEASES_MOST = 2_000
+# domain.balance.kcl3.Direction, which is above.
+DIRECTIONS = ("from-java", "to-java")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +47,15 @@ class Pauses:
         fleet: set while every lease is, also those that are still to come.
         leases: paused by name.
         migration: which one is under way; it pauses the part of the fleet in Java's balancing.
+        is_unknown: what a person has paused cannot be read: what somebody reads goes on, for it
+            was not paused, and what nobody reads waits.
 
     """
 
     fleet: Pause | None = None
     leases: Mapping[str, Pause] = field(default_factory=dict)
     migration: Migration | None = None
+    is_unknown: bool = False
 
     def of(self, lease_key: str) -> Pause | None:
         """Return why a lease is paused, None when it is not."""

@@ -82,20 +82,6 @@ class Nap:
         return Asleep(self.since_ms, self.worker_id)
 
 
-def nap_from_body(lease_key: str, body: Mapping[str, Any]) -> Nap:
-    """Read a nap back; fields of a later version are passed over."""
-    number, sub = body["done"]
-    return Nap(
-        lease_key=lease_key,
-        worker_id=str(body["worker_id"]),
-        since_ms=int(body["since_ms"]),
-        done=ExtendedSequenceNumber(str(number), int(sub)),
-        after=str(body.get("after", "")),
-        iterator=str(body.get("iterator", "")),
-        made_ms=int(body.get("made_ms", 0)),
-    )
-
-
 # --- who sleeps
 
 

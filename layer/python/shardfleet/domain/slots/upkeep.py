@@ -83,6 +83,7 @@ class SlotFacts:
         slots_most: how many may stay at once, those that stand still among them.
         held: worker id to the number of unfinished leases that it holds or is to get.
         lost: worker ids whose leases have expired.
+        taken: ids of slots whose record cannot be read: none of them is started.
 
     """
 
@@ -92,6 +93,7 @@ class SlotFacts:
     slots_most: int = 0
     held: Mapping[str, int] = field(default_factory=dict)
     lost: Collection[str] = ()
+    taken: Collection[str] = ()
 
 
 def asked(slot: Slot, task: SlotTask, *, now_ms: int) -> Slot | None:
@@ -142,7 +144,7 @@ def plan_slots(slots: Sequence[Slot], *, sizing: Sizing, facts: SlotFacts) -> Sl
         back = [s.slot_id for s in ordered if s.leaving_ms and _may_stay(s)][:missing]
         for slot_id in back:
             decisions[slot_id] = SlotDecision(slot_id, SlotTask.STAY, reason)
-        for slot_id in _to_start(ordered, missing - len(back)):
+        for slot_id in _to_start(ordered, missing - len(back), facts.taken):
             decisions[slot_id] = SlotDecision(slot_id, SlotTask.START, reason)
     elif (surplus := len(staying) - len(silent) - sizing.wanted) > 0 and sizing.wanted:
         at_work = [s for s in staying if s.slot_id not in silent]
@@ -153,7 +155,7 @@ def plan_slots(slots: Sequence[Slot], *, sizing: Sizing, facts: SlotFacts) -> Sl
     starts = sorted(each for each, it in decisions.items() if it.task is SlotTask.START)
     present = max(len(staying), sizing.wanted)
     lacking = min(sizing.wanted - present + len(silent), facts.slots_most - present)
-    fresh = _to_start(ordered, len(starts) + max(0, lacking))[len(starts) :]
+    fresh = _to_start(ordered, len(starts) + max(0, lacking), facts.taken)[len(starts) :]
     for slot_id, stand_in in zip(sorted(silent), fresh, strict=False):
         decisions[slot_id] = replace(decisions[slot_id], stand_in=stand_in)
     by_id = tuple(decisions[slot_id] for slot_id in sorted(decisions))
@@ -195,10 +197,10 @@ def _least_burdened(staying: Sequence[Slot], facts: SlotFacts) -> list[Slot]:
     return sorted(last_first, key=lambda s: facts.held.get(s.worker_id, 0))
 
 
-def _to_start(slots: Sequence[Slot], missing: int) -> list[str]:
+def _to_start(slots: Sequence[Slot], missing: int, taken: Collection[str]) -> list[str]:
     """Re-use ended slots first, by id, then open new ones with the lowest free numbers."""
     ended = [s.slot_id for s in slots if s.state is SlotState.ENDED]
-    taken = {s.slot_id for s in slots}
+    taken = {*taken, *(s.slot_id for s in slots)}
     numbers = range(1, len(taken) + missing + 1)
     fresh = [name for n in numbers if (name := f"s{n:04d}") not in taken]
     return [*ended, *fresh][:missing]

@@ -15,6 +15,8 @@ from contextlib import suppress
 from typing import Any
 from zlib import crc32
 
+import msgspec
+
 from shardfleet.domain.explain.turn_log import (
     TELLING,
     Entry,
@@ -31,13 +33,12 @@ from shardfleet.domain.item_size import fitting
 from shardfleet.domain.reasons import ThereAlready
 from shardfleet.engine.manager.report import TurnReport, plan_body
 from shardfleet.engine.ports import EventSink, StateStore, Written
+from shardfleet.engine.state.documents import Documents
 from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.kinds import PLACES, TURN
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events.base import Event
 from shardfleet.values import dataclass
-
-TURN = "turn"
-PLACES = "places"
 
 KEPT_MS = 7 * 24 * 3_600_000
 # An item of DynamoDB holds 400 KB; a row is some 150 bytes, and 1,400 at most.
@@ -74,24 +75,23 @@ class History:
 
     def __init__(self, store: StateStore) -> None:
         """Nothing is read yet."""
-        self._store = store
+        self._store = Documents.of(store)
 
     async def turns(self, *, since_ms: int) -> list[KeptTurn]:
         """Read the turns in which something happened since then, oldest first (CLI only)."""
         found: list[KeptTurn] = []
-        for document in await self._store.list(TURN):
-            body = document.body
-            if int(body["at_ms"]) >= since_ms:
-                entries = (entry_of_row(row) for row in body["entries"])
+        for turn in await self._store.bodies(TURN):
+            if turn.at_ms >= since_ms:
+                entries = (entry_of_row(msgspec.structs.astuple(row)) for row in turn.entries)
                 known = tuple(entry for entry in entries if entry is not None)
-                found.append(KeptTurn(int(body["at_ms"]), known, int(body.get("left_out", 0))))
+                found.append(KeptTurn(turn.at_ms, known, turn.left_out))
         return found
 
     async def places(self) -> dict[str, Place]:
         """Read where every lease was last known to be (manager and CLI only)."""
         found: dict[str, Place] = {}
-        for document in await self._store.list(PLACES):
-            places = (place_of_row(row) for row in document.body["leases"])
+        for kept in await self._store.bodies(PLACES):
+            places = (place_of_row(msgspec.structs.astuple(row)) for row in kept.leases)
             found |= {place.entry.subject: place for place in places if place is not None}
         return found
 

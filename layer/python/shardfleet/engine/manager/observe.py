@@ -19,13 +19,13 @@ from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
 from shardfleet.engine.ports import Clock, LeaseStore, ListingFilter, StateStore, StreamDirectory
-from shardfleet.engine.state.fleet_state import MANAGER, PIN, SLOT, FleetState
+from shardfleet.engine.state.documents import Documents
+from shardfleet.engine.state.fleet_state import MANAGER, FleetState
+from shardfleet.engine.state.kinds import NAP, PACE, PIN, SLOT, SUSPECTS
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.rows import read_rows
-from shardfleet.engine.state.sleep_state import NAP, NapRecord
+from shardfleet.engine.state.sleep_state import NapRecord
 
-SUSPECTS = "suspects"
-PACE = "pace"
 _INITIAL_LISTING = {
     "TRIM_HORIZON": ListingFilter.AT_TRIM_HORIZON,
     "LATEST": ListingFilter.AT_LATEST,
@@ -74,13 +74,13 @@ class Observer:
         watching = Reading(began_ms=began_ms, ended_ms=clock.monotonic_ms())
         graph = self._graph_of(await self._stream.list_shards())
         listed = None if survey.leases else await self._listed_at_initial()
-        slots = await state.slots()
+        slots = await state.store.all(SLOT)
         sightings, handovers = await state.sightings(), await state.handovers()
         pauses, stops = await PauseRecord(state.store).read(), await state.stops()
         sleep = NapRecord(state.store) if self._config.sleep else None
         naps, foreign = (await sleep.naps(), await sleep.foreign()) if sleep else ([], None)
-        paced = await state.store.read(PACE, MANAGER)
-        versions = {(SLOT, found.slot.slot_id): found.version for found in slots}
+        paced = await state.store.get(PACE, MANAGER)
+        versions: dict[tuple[str, str], int] = {(SLOT, each.id): each.version for each in slots}
         versions |= {(NAP, nap.lease_key): version for nap, version in naps}
         versions |= {(PACE, MANAGER): paced.version} if paced else {}
         loads = await state.loads() if self._config.assignment == "balanced" else Loads()
@@ -92,14 +92,15 @@ class Observer:
             shards=graph,
             listed_at_initial=listed,
             finished=await state.finished(),
-            slots=[found.slot for found in slots],
+            slots=[found.body for found in slots if found.body],
+            unreadable_slots=[found.id for found in slots if not found.body],
             sightings=in_step(sightings, now_ms=started_ms, apart_most_ms=KEPT_MOST_MS),
             handovers=handovers,
             pauses=pauses,
             naps=[nap for nap, _ in naps],
             foreign=foreign,
             stopped=frozenset(stop.lease_key for stop in stops),
-            pace=Pace(**paced.body) if paced else Pace(),
+            pace=(paced and paced.body) or Pace(),
             loads=loads,
             versions=versions,
         )
@@ -136,7 +137,7 @@ class Observer:
         rows = await read_rows(self._state.store, SUSPECTS)
         evidence = Evidence(
             began_ms=await began_ms(self._state.store, created_ms),
-            suspicions={key: Suspicion(count, last_ms) for key, (count, last_ms) in rows.items()},
+            suspicions={key: Suspicion(row.count, row.last_ms) for key, row in rows.items()},
         )
         return plan_turn(self._config, replace(snapshot, evidence=evidence))
 
@@ -150,6 +151,6 @@ async def began_ms(store: StateStore, created_ms: int) -> int | None:
         created_ms: creation time of the stream; pins of an earlier incarnation tell nothing.
 
     """
-    pins = [pin.body for pin in await store.list(PIN)]
-    found = (int(pin["instant_ms"]) for pin in pins if pin["created_ms"] == created_ms)
+    pins = await Documents.of(store).bodies(PIN)
+    found = (pin.instant_ms for pin in pins if pin.created_ms == created_ms)
     return min(found, default=None)

@@ -37,7 +37,8 @@ from shardfleet.engine.retry import Box, Halt, each_of
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.engine.shard.start import TipMarks, start_position
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.engine.state.sleep_state import NAP, NapRecord
+from shardfleet.engine.state.kinds import NAP
+from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import (
     FalseEnd,
     ForeignPosition,

@@ -21,7 +21,8 @@ from shardfleet.domain.slots.upkeep import SlotDecision, SlotTask, asked
 from shardfleet.domain.turn import TurnPlan
 from shardfleet.engine.ports import Clock, EventSink, ExecutionStatus, WorkerLauncher
 from shardfleet.engine.retry import Box, each_of
-from shardfleet.engine.state.fleet_state import SLOT, FleetState, VersionedSlot
+from shardfleet.engine.state.fleet_state import FleetState, VersionedSlot
+from shardfleet.engine.state.kinds import SLOT
 from shardfleet.errors import ShardfleetError
 from shardfleet.events.manager import SlotRestarted, SlotStarted, SlotUpkeepFailed
 

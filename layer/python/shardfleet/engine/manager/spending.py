@@ -15,12 +15,13 @@ from shardfleet.domain.cost.spending import Chosen, Regime, Spending, choose
 from shardfleet.domain.reasons import Pause, reason_json, reason_of_json
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.engine.ports import Clock, EventSink, StateStore
+from shardfleet.engine.state.documents import Documents
+from shardfleet.engine.state.kinds import REGIME
 from shardfleet.engine.state.ledger import Ledger
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events.cost import RegimeChosen
 
-REGIME = "regime"
 FLEET = "fleet"
 BY_BUDGET = "the budget"  # who has paused the fleet, when it is paused for money
 
@@ -30,19 +31,14 @@ class RegimeRecord:
 
     def __init__(self, store: StateStore) -> None:
         """Wrap the fleet-state table."""
-        self._store = store
+        self._store = Documents.of(store)
 
     async def read(self) -> Chosen | None:
-        """Read what is in force; None before the first choice, or without a budget."""
-        found = await self._store.read(REGIME, FLEET)
-        if found is None or found.body["name"] not in Regime.__members__:
+        """Read what is in force; None before the first choice, without a budget, or unreadable."""
+        found = await self._store.get(REGIME, FLEET)
+        if found is None or (body := found.body) is None:
             return None
-        body = found.body
-        return Chosen(
-            name=Regime(body["name"]),
-            reason=reason_of_json(body["reason"]),
-            since_ms=int(body["since_ms"]),
-        )
+        return Chosen(name=body.name, reason=reason_of_json(body.reason), since_ms=body.since_ms)
 
     async def write(self, chosen: Chosen) -> None:
         """Keep what is in force (manager only; the turn lock makes it a single writer)."""

@@ -27,7 +27,7 @@ from shardfleet.engine.manager.assigner import Assigner
 from shardfleet.engine.manager.history import TurnHistory
 from shardfleet.engine.manager.losses import LossWatch
 from shardfleet.engine.manager.neighbours import show_workers
-from shardfleet.engine.manager.observe import PACE, SUSPECTS, Observer
+from shardfleet.engine.manager.observe import Observer
 from shardfleet.engine.manager.prober import Prober
 from shardfleet.engine.manager.report import TurnReport, report_turn
 from shardfleet.engine.manager.slots import SlotUpkeep
@@ -45,8 +45,15 @@ from shardfleet.engine.ports import (
 from shardfleet.engine.retry import Box, BoxSpent, Patience, each_of, insisting
 from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
+from shardfleet.engine.state.kinds import PACE, SUSPECTS
 from shardfleet.engine.state.rows import write_rows
-from shardfleet.errors import OutcomeUnknown, ShardfleetError, StreamReplaced, Throttled
+from shardfleet.errors import (
+    MalformedDocument,
+    OutcomeUnknown,
+    ShardfleetError,
+    StreamReplaced,
+    Throttled,
+)
 from shardfleet.events.base import Event
 from shardfleet.events.manager import (
     LeaseCreated,
@@ -243,9 +250,7 @@ class LeaseManager:
         if plan.losses.handovers != plan.snapshot.handovers:
             await state.write_handovers(plan.losses.handovers)
         if plan.pace != plan.snapshot.pace:
-            body = {"surplus_ms": plan.pace.surplus_ms, "raised_ms": plan.pace.raised_ms}
-            version = plan.snapshot.versions.get((PACE, MANAGER))
-            await state.store.write(PACE, MANAGER, body, expected_version=version)
+            await state.write_pace(plan.pace, plan.snapshot.versions.get((PACE, MANAGER)))
         if plan.loads is not None:
             await state.write_loads(plan.loads)
 
@@ -255,10 +260,16 @@ class LeaseManager:
         for problem in plan.sync.problems:
             events.emit(LeaseSyncProblem(problem=problem))
 
+        unpinned: list[str] = []
+
         async def create(wanted: LeaseAndWhy) -> None:
             key, reason = wanted.lease.lease_key, wanted.reason
             if wanted.lease.checkpoint == AT_LATEST:
-                await state.pin(key, instant_ms=plan.pin_ms, created_ms=created_ms)
+                try:
+                    await state.pin(key, instant_ms=plan.pin_ms, created_ms=created_ms)
+                except MalformedDocument:  # Told by who has read it.
+                    unpinned.append(key)
+                    return
             if isinstance(await leases.apply(creation(wanted.lease)), Applied):
                 events.emit(LeaseCreated(lease_key=key, reason=reason))
                 if key in plan.sync.repairs:
@@ -266,3 +277,5 @@ class LeaseManager:
 
         for generation in plan.sync.generations():
             await each_of(generation, create, box=box)
+            if unpinned:
+                return  # No child begins before a parent that has no lease yet.

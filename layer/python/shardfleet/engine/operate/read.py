@@ -115,7 +115,7 @@ async def read_known(
         reading=reading,
         places=places,
         turns=[(turn.at_ms, turn.entries) for turn in turns],
-        waits={key: reason_of_json(why) for key, why in plan["left"]} if plan else {},
+        waits={key: reason_of_json(why) for key, why in plan.get("left", ())} if plan else {},
         shards=shards,
     )
 

@@ -16,7 +16,8 @@ from shardfleet.domain.delivery.attempts import Attempts, CrashCharge
 from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import Clock, EventSink
-from shardfleet.engine.state.fleet_state import CrashNote, FleetState
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.kinds import CrashNote
 from shardfleet.events.delivery import CrashCharged
 from shardfleet.records import Record
 

@@ -30,9 +30,12 @@ from shardfleet.domain.stream.sequence import (
     StreamIncarnation,
 )
 from shardfleet.engine.ports import Clock, StateStore, Written
-from shardfleet.engine.state.fleet_state import TIP, FleetState
+from shardfleet.engine.state.documents import Documents
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.kinds import TIP, TipMark
 
 _MARK_EVERY_MS = 3_600_000
+_NO_MARK = TipMark(at_ms=0)
 
 
 async def start_position(
@@ -78,35 +81,36 @@ class TipMarks:
 
     def __init__(self, store: StateStore, clock: Clock) -> None:
         """Keep the ports."""
-        self._store = store
+        self._store = Documents.of(store)
         self._clock = clock
         self._marks: dict[str, tuple[int, str]] = {}
 
     async def proves_no_loss(self, lease_key: str, done: str) -> bool:
         """Tell whether nothing untold is lost behind a position that has been trimmed."""
-        document = await self._store.read(TIP, lease_key)
-        if document is None:
-            return False
+        mark, _ = await self._read(lease_key)
         # A shard that was resumed goes on behind the loss that was told, and behind no other.
-        is_told = document.body.get("told") == done
-        return is_told or self._clock.now_ms() - int(document.body["at_ms"]) < SHORTEST_RETENTION_MS
+        is_told = mark.told == done
+        return is_told or self._clock.now_ms() - mark.at_ms < SHORTEST_RETENTION_MS
 
     async def stood_at(self, lease_key: str, done: str) -> bool:
         """Tell whether the shard was at its tip with this position: nothing was left behind it."""
-        document = await self._store.read(TIP, lease_key)
-        return document is not None and document.body.get("done") == done
+        mark, _ = await self._read(lease_key)
+        return mark.done == done
 
     async def last_ms(self, lease_key: str) -> int:
         """Return when the shard was last known to be at its tip, epoch milliseconds, 0 never."""
-        document = await self._store.read(TIP, lease_key)
-        return 0 if document is None else int(document.body["at_ms"])
+        mark, _ = await self._read(lease_key)
+        return mark.at_ms
+
+    async def _read(self, lease_key: str) -> tuple[TipMark, int | None]:
+        """Return the mark and the version of its document; what cannot be read proves nothing."""
+        found = await self._store.get(TIP, lease_key)
+        return (found and found.body) or _NO_MARK, found.version if found else None
 
     async def note_told(self, lease_key: str, done: str) -> None:
         """Note that the loss behind this position has been told."""
-        current = await self._store.read(TIP, lease_key)
-        version = None if current is None else current.version
-        at_ms = 0 if current is None else int(current.body["at_ms"])
-        body = {"at_ms": at_ms, "told": done}
+        mark, version = await self._read(lease_key)
+        body = {"at_ms": mark.at_ms, "told": done}
         await self._store.write(TIP, lease_key, body, expected_version=version)
 
     async def mark(
@@ -136,14 +140,11 @@ class TipMarks:
 
         if lease_key in self._marks and not is_due(*self._marks[lease_key]):
             return
-        current = await self._store.read(TIP, lease_key)
-        marked_ms, marked, version = 0, "", None
-        if current is not None:
-            marked_ms, version = int(current.body["at_ms"]), current.version
-            marked = str(current.body.get("done", ""))
-            if not is_due(marked_ms, marked):
-                self._marks[lease_key] = marked_ms, marked
-                return
+        known, version = await self._read(lease_key)
+        marked_ms, marked = known.at_ms, known.done
+        if known is not _NO_MARK and not is_due(marked_ms, marked):
+            self._marks[lease_key] = marked_ms, marked
+            return
         mark = now_ms, marked if done is None else done
         body = dict(zip(("at_ms", "done"), mark, strict=True))
         result = await self._store.write(TIP, lease_key, body, expected_version=version)

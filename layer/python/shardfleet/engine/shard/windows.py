@@ -30,7 +30,13 @@ from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.engine.retry import ATTEMPTS_MOST
 from shardfleet.engine.shard.ports import DeliveryPorts
-from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetError, Throttled
+from shardfleet.errors import (
+    ConfigurationError,
+    MalformedDocument,
+    OutcomeUnknown,
+    ShardfleetError,
+    Throttled,
+)
 from shardfleet.records import Batch
 
 # Each round answers a write of a former owner, which can make one more at most.
@@ -178,8 +184,11 @@ class ShardWindows:
                 self._told, self._told_state, self._version = note, self.open.state, version
                 await self._drop(before)
                 return True
-            found, self._version = await state.window(held.lease_key)
-            before = found or before
+            try:
+                found, self._version = await state.window(held.lease_key)
+                before = found or before
+            except MalformedDocument as error:
+                self._version = error.version  # What is open here is the window's state.
             if not await self._ports.checkpointer.renew(held):
                 return False
         raise OutcomeUnknown(f"window of {held.lease_key}: not written in {_ROUNDS_MOST} rounds")

@@ -1,16 +1,18 @@
 """
 Typed reading and writing of the fleet-state table's documents.
 
-The kinds, their ids and bodies are named here, and those of what is kept for a person in
-:mod:`shardfleet.engine.manager.history`; nowhere else. Nothing of ours is ever put into
-the lease table (protocol.md §1.2, architecture.md §5.6).
+Their kinds are in :mod:`shardfleet.engine.state.kinds`, and one reader has read them. What stands
+for a document that cannot be read is decided here, so that nothing is lost and nobody owns twice
+what is in doubt: a shard whose stop cannot be read stays stopped, and a slot, a pin and a window
+that nothing may stand for raise :class:`MalformedDocument`, which harms their shard or slot alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -20,32 +22,41 @@ from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.delivery.windows import WindowNote
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.leases.handovers import Handover
+from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Clock, Conflict, Document, StateStore, Written
+from shardfleet.engine.state.documents import Documents, Found, malformed
+from shardfleet.engine.state.kinds import (
+    FINISHED,
+    HANDOVERS,
+    LANES,
+    LOADS,
+    LOCK,
+    NOTE,
+    PACE,
+    PIN,
+    PLAN,
+    PROMPT,
+    SIGHTINGS,
+    SLOT,
+    STOP,
+    STREAM,
+    WINDOW,
+    CrashNote,
+)
 from shardfleet.engine.state.rows import read_rows, rows_of, write_rows
-from shardfleet.errors import OutcomeUnknown, ProtocolError, StreamReplaced
+from shardfleet.errors import (
+    MalformedDocument,
+    OutcomeUnknown,
+    ProtocolError,
+    StreamReplaced,
+)
 from shardfleet.values import dataclass
 
-T = TypeVar("T", LanesNote, WindowNote)
-
-SLOT = "slot"
-SIGHTINGS = "sightings"
-FINISHED = "finished"
-PIN = "pin"
-NOTE = "note"
-STOP = "stop"
-PROMPT = "prompt"
-LOCK = "lock"
-STREAM = "stream"
-PLAN = "plan"
-HANDOVERS = "handovers"
-LOADS = "loads"  # smoothed throughput by lease, utilisation by worker
-LANES = "lanes"  # how far a shard is done beyond its checkpoint; see domain/delivery/lanes.py
-WINDOW = "window"  # the state of a shard's tumbling window; see domain/delivery/windows.py
-TIP = "tip"  # when a shard was last read to its tip; see engine/shard/start.py
-
 MANAGER = "manager"
+LAST = "last"
+IDENTITY = "identity"
 LOADS_PER_CHUNK = 1_000  # leases, and as many workers; an item of DynamoDB holds 400 KB
 FINISHED_PER_CHUNK = 2_000  # A shard's id has 128 characters at most.
 # Manager, worker and CLI may write one document at a time; more rounds than this mean a bug.
@@ -60,53 +71,30 @@ class VersionedSlot:
     version: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrashNote:
-    """
-    Which range of a lease was being handled while crashes are suspected (hazard H9).
-
-    Attributes:
-        lease_key: the lease.
-        first: position of the first record of the range, ``sequence:sub``.
-        last: position of its last record.
-        count: records in the range.
-        crashes: process deaths charged to this lease so far.
-        is_open: the range has not been passed yet.
-
-    """
-
-    lease_key: str
-    first: str
-    last: str
-    count: int
-    crashes: int
-    is_open: bool
-
-
 class FleetState:
     """The fleet-state table, typed."""
 
     def __init__(self, store: StateStore, clock: Clock) -> None:
         """Wrap a store; the clock stamps nothing but locks."""
-        self._store = store
+        self._store = Documents.of(store)
         self._clock = clock
         self._sightings_found: Sequence[Document] | None = None
 
     @property
-    def store(self) -> StateStore:
+    def store(self) -> Documents:
         """Return the documents themselves, for modules with kinds of their own."""
         return self._store
 
     # --- slots
 
     async def slots(self) -> Sequence[VersionedSlot]:
-        """Read all slots, ordered by id (manager and CLI only)."""
-        return [_slot(d) for d in await self._store.list(SLOT)]
+        """Read all slots that can be read, ordered by id (manager and CLI only)."""
+        found = await self._store.all(SLOT)
+        return [VersionedSlot(each.body, each.version) for each in found if each.body]
 
     async def slot(self, slot_id: str) -> VersionedSlot | None:
-        """Read one slot consistently."""
-        document = await self._store.read(SLOT, slot_id)
-        return None if document is None else _slot(document)
+        """Read one slot consistently; MalformedDocument if it cannot be read."""
+        return _slot(await self._store.get(SLOT, slot_id))
 
     async def write_slot(self, slot: Slot, version: int | None) -> VersionedSlot | None:
         """
@@ -114,6 +102,10 @@ class FleetState:
 
         An unknown outcome is read again and compared: the write was ours if the record says
         exactly what we wrote, at the next version.
+
+        Raises:
+            MalformedDocument: what somebody else wrote cannot be read.
+
         """
         now, is_ours = await self._write(slot, version)
         return now if is_ours else None
@@ -125,12 +117,20 @@ class FleetState:
         Apply a pure change to the slot as it is now, again until the write goes through.
 
         Returns:
-            The slot as written; None when there is no slot or ``change`` declined.
+            The slot as written; None when there is no slot, it cannot be read, or ``change``
+            declined.
 
         Raises:
             ProtocolError: the record would not hold still.
 
         """
+        with suppress(MalformedDocument):
+            return await self._update_slot(slot_id, change)
+        return None
+
+    async def _update_slot(
+        self, slot_id: str, change: Callable[[Slot], Slot | None]
+    ) -> VersionedSlot | None:
         # A lost race brings the record as it is now; to read it again might be refused for seconds,
         # in which a worker that is over would go on (H1).
         current = await self.slot(slot_id)
@@ -156,15 +156,20 @@ class FleetState:
             found = await self.slot(slot.slot_id)
             return found, found == VersionedSlot(slot, (version or 0) + 1)
         if isinstance(result, Written):
-            return _slot(result.document), True
-        return None if result.current is None else _slot(result.current), False
+            return VersionedSlot(slot, result.document.version), True
+        current = result.current
+        return None if current is None else _slot(self._store.typed(SLOT, current)), False
 
     # --- sightings
 
     async def sightings(self) -> dict[str, Sighting]:
         """Read the persisted sightings of all leases (manager only)."""
         self._sightings_found = await self._store.list(SIGHTINGS)
-        return {key: Sighting(*row) for key, row in rows_of(self._sightings_found).items()}
+        rows = rows_of([self._store.typed(SIGHTINGS, each) for each in self._sightings_found])
+        return {
+            key: Sighting(row.counter, row.owner, row.first_seen_ms, row.is_renewed)
+            for key, row in rows.items()
+        }
 
     async def write_sightings(self, sightings: Mapping[str, Sighting]) -> None:
         """
@@ -184,7 +189,7 @@ class FleetState:
 
     async def finished(self) -> frozenset[str] | None:
         """Read which listed shards are done with; None: that was never kept (manager only)."""
-        documents = await self._store.list(FINISHED)
+        documents = await self._store.all(FINISHED)
         return frozenset(rows_of(documents)) if documents else None
 
     async def write_finished(self, shard_ids: Collection[str]) -> None:
@@ -206,6 +211,9 @@ class FleetState:
         Returns:
             The instant that holds, ours or the earlier writer's.
 
+        Raises:
+            MalformedDocument: it cannot be read; another instant might pass records over.
+
         """
         body = {"instant_ms": instant_ms, "created_ms": created_ms}
         expected: int | None = None
@@ -216,37 +224,49 @@ class FleetState:
                 current = await self._store.read(PIN, lease_key)
             else:
                 current = result.document if isinstance(result, Written) else result.current
-            if current is not None and current.body["created_ms"] == created_ms:
-                return int(current.body["instant_ms"])
+            if current is not None:
+                pin = self._store.typed(PIN, current)
+                if pin.body is None:
+                    raise malformed(PIN, pin)
+                if pin.body.created_ms == created_ms:
+                    return pin.body.instant_ms
             expected = None if current is None else current.version
         raise ProtocolError(f"pin of {lease_key}: not written in {_CAS_ROUNDS_MOST} rounds")
 
     # --- crash notes, lanes and stops
 
     async def note(self, lease_key: str) -> CrashNote | None:
-        """Read the crash note of a lease."""
-        document = await self._store.read(NOTE, lease_key)
-        return None if document is None else CrashNote(lease_key=lease_key, **document.body)
+        """Read the crash note of a lease; of one that cannot be read nobody is charged."""
+        found = await self._store.get(NOTE, lease_key)
+        return None if found is None else found.body
 
     async def write_note(self, note: CrashNote) -> None:
         """Write the crash note of a lease that the caller owns."""
         await self._overwrite(NOTE, note.lease_key, _body(note))
 
     async def lanes(self, lease_key: str) -> LanesNote | None:
-        """Read how far a shard is done beyond its checkpoint."""
-        document = await self._store.read(LANES, lease_key)
-        return None if document is None else read_note(document, LanesNote)
+        """Read how far a shard is done beyond its checkpoint; what cannot be read comes again."""
+        found = await self._store.get(LANES, lease_key)
+        return None if found is None else found.body
 
     async def write_lanes(self, note: LanesNote) -> None:
         """Write how far a shard that the caller owns is done beyond its checkpoint."""
         await self._overwrite(LANES, note.lease_key, _body(note))
 
     async def window(self, lease_key: str) -> tuple[WindowNote | None, int | None]:
-        """Read a shard's window, and the version of its document."""
-        document = await self._store.read(WINDOW, lease_key)
-        if document is None:
+        """
+        Read a shard's window, and the version of its document.
+
+        Raises:
+            MalformedDocument: it cannot be read; without it the window's records would be lost.
+
+        """
+        found = await self._store.get(WINDOW, lease_key)
+        if found is None:
             return None, None
-        return read_note(document, WindowNote), document.version
+        if found.body is None:
+            raise malformed(WINDOW, found)
+        return found.body, found.version
 
     async def write_window(self, note: WindowNote, version: int | None) -> int | None:
         """
@@ -267,14 +287,26 @@ class FleetState:
         return result.document.version if isinstance(result, Written) else None
 
     async def stop(self, lease_key: str) -> StopNote | None:
-        """Read whether and why a shard is stopped."""
-        document = await self._store.read(STOP, lease_key)
-        return None if document is None else _stop(document)
+        """Read whether and why a shard is stopped; in doubt it is."""
+        found = await self._store.get(STOP, lease_key)
+        return None if found is None else self._stop(found)
 
     async def stops(self) -> Sequence[StopNote]:
         """Read all stopped shards (manager and CLI only)."""
-        found = [_stop(document) for document in await self._store.list(STOP)]
+        found = [self._stop(each) for each in await self._store.all(STOP)]
         return [stop for stop in found if stop is not None]
+
+    def _stop(self, found: Found[StopNote]) -> StopNote | None:
+        """Return a stop, None of one that is over; in doubt the shard stands still."""
+        note = found.body or StopNote(
+            lease_key=found.id,
+            position="",
+            error=f"why it is stopped cannot be read: {found.reason}",
+            attempts=1,
+            worker_id="",
+            at_ms=self._clock.now_ms(),
+        )
+        return note if note.attempts else None
 
     async def write_stop(self, stop: StopNote) -> None:
         """Stop a shard that the caller owns, or let it go on."""
@@ -308,18 +340,19 @@ class FleetState:
 
         An end further away than ``longest_ms``, the longest hold and the skew allowed between two
         clocks, was written by a clock ahead of this one. It is brought back to that, once: a dead
-        holder is waited for no longer than any other, and one that lives prolongs its hold.
+        holder is waited for no longer than any other, and one that lives prolongs its hold. One
+        that cannot be read is nobody's.
 
         Returns:
             The fencing token (rises with each hold), None while another holder's time runs.
 
         """
-        current = await self._store.read(LOCK, MANAGER)
+        current = await self._store.get(LOCK, MANAGER)
         now_ms = self._clock.now_ms()
-        if current is not None:
-            held = current.body["until_ms"] > now_ms and current.body["holder"] != holder
-            if held and current.body["until_ms"] > now_ms + longest_ms:
-                capped = {**current.body, "until_ms": now_ms + longest_ms}
+        if current is not None and (lock := current.body) is not None:
+            held = lock.until_ms > now_ms and lock.holder != holder
+            if held and lock.until_ms > now_ms + longest_ms:
+                capped = {"holder": lock.holder, "until_ms": now_ms + longest_ms}
                 await self._store.write(LOCK, MANAGER, capped, expected_version=current.version)
             if held:
                 return None
@@ -331,8 +364,8 @@ class FleetState:
 
     async def release_lock(self, holder: str) -> None:
         """Let the next manager begin at once."""
-        current = await self._store.read(LOCK, MANAGER)
-        if current is not None and current.body["holder"] == holder:
+        current = await self._store.get(LOCK, MANAGER)
+        if current is not None and current.body and current.body.holder == holder:
             body = {"holder": holder, "until_ms": 0}
             await self._store.write(LOCK, MANAGER, body, expected_version=current.version)
 
@@ -340,42 +373,49 @@ class FleetState:
         """
         Compare the stream with the one on record; record the first one seen (hazard H12).
 
+        A record that cannot be read is left as it is, and says nothing against the stream.
+
         Raises:
             StreamReplaced: the stream was deleted and created again.
 
         """
         body = {"arn": found.stream_arn, "created_ms": found.created_ms}
-        result = await self._store.write(STREAM, "identity", body, expected_version=None)
+        result = await self._store.write(STREAM, IDENTITY, body, expected_version=None)
         if isinstance(result, Conflict) and result.current is not None:
-            known = result.current.body
-            if known["arn"] != found.stream_arn or known["created_ms"] != found.created_ms:
+            known = self._store.typed(STREAM, result.current).body
+            if known is not None and known != found:
                 raise StreamReplaced(
                     f"stream {found.stream_arn} created at {found.created_ms} ms is not the one "
-                    f"this fleet began with (created at {known['created_ms']} ms): its shard ids "
+                    f"this fleet began with (created at {known.created_ms} ms): its shard ids "
                     "repeat but its records do not. Deploy a fleet with new tables, or delete "
                     "the leases and the fleet state to begin anew"
                 )
 
     async def known_incarnation(self) -> StreamIncarnation | None:
-        """Read the stream on record."""
-        document = await self._store.read(STREAM, "identity")
-        if document is None:
-            return None
-        return StreamIncarnation(document.body["arn"], int(document.body["created_ms"]))
+        """Read the stream on record; None: there is none that can be read."""
+        found = await self._store.get(STREAM, IDENTITY)
+        return None if found is None else found.body
 
     async def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Keep the last plan with its reasons, for ``explain``."""
-        await self._overwrite(PLAN, "last", plan)
+        await self._overwrite(PLAN, LAST, plan)
 
     async def handovers(self) -> dict[str, Handover]:
         """Read which handovers were pending (manager only)."""
         rows = await read_rows(self._store, HANDOVERS)
-        return {key: Handover(*row) for key, row in rows.items()}
+        return {
+            key: Handover(row.old_owner, row.next_owner, row.since_ms) for key, row in rows.items()
+        }
 
     async def write_handovers(self, pending: Mapping[str, Handover]) -> None:
         """Keep which handovers are pending (manager only)."""
         rows = {key: [h.old_owner, h.next_owner, h.since_ms] for key, h in pending.items()}
         await write_rows(self._store, HANDOVERS, rows)
+
+    async def write_pace(self, pace: Pace, version: int | None) -> None:
+        """Keep what sizing remembers, over the version that was read (manager only)."""
+        body = {"surplus_ms": pace.surplus_ms, "raised_ms": pace.raised_ms}
+        await self._store.write(PACE, MANAGER, body, expected_version=version)
 
     async def write_loads(self, loads: Loads) -> None:
         """Keep what the balancing compares, in chunks (manager only)."""
@@ -390,16 +430,18 @@ class FleetState:
         """Read what the balancing compares (manager only)."""
         leases: dict[str, int] = {}
         workers: dict[str, WorkerUse] = {}
-        for document in await self._store.list(LOADS):
-            leases.update(document.body["leases"])
-            for worker_id, row in document.body["workers"].items():
-                workers[worker_id] = WorkerUse(*row)
+        for found in await self._store.bodies(LOADS):
+            leases.update(found.leases)
+            for worker_id, use in found.workers.items():
+                workers[worker_id] = WorkerUse(use.rate, use.busy, use.cpu)
         return Loads(leases, workers)
 
     async def plan(self) -> Mapping[str, Any] | None:
-        """Read the last plan."""
-        document = await self._store.read(PLAN, "last")
-        return None if document is None else document.body
+        """Read the last plan, as it was written; None: there is none that can be read."""
+        document = await self._store.read(PLAN, LAST)
+        if document is None or self._store.typed(PLAN, document).body is None:
+            return None
+        return document.body
 
     async def _overwrite(self, kind: str, name: str, body: Mapping[str, Any]) -> None:
         """Write whatever is there; only for documents whose writer is fenced elsewhere."""
@@ -427,35 +469,12 @@ def slot_body(slot: Slot) -> dict[str, Any]:
     return body
 
 
-def slot_from_body(body: Mapping[str, Any]) -> Slot:
-    """Read the body of a slot's document; fields of a later version are passed over (H19)."""
-    return msgspec.convert(body, Slot)
-
-
-def read_note(document: Document, kind: type[T]) -> T:
-    """
-    Read a document about a shard; fields of a later version are passed over (H19).
-
-    Raises:
-        ProtocolError: somebody has changed it.
-
-    """
-    try:
-        return msgspec.convert({**document.body, "lease_key": document.id}, kind)
-    except msgspec.ValidationError as error:
-        where = f"fleet-state document {document.kind} {document.id}"
-        raise ProtocolError(
-            f"{where}: {error}; delete it: what was done since the checkpoint comes again"
-        ) from error
-
-
-def _slot(document: Document) -> VersionedSlot:
-    return VersionedSlot(slot_from_body(document.body), document.version)
-
-
-def _stop(document: Document) -> StopNote | None:
-    note = StopNote(lease_key=document.id, **document.body)
-    return note if note.attempts else None
+def _slot(found: Found[Slot] | None) -> VersionedSlot | None:
+    if found is None:
+        return None
+    if found.body is None:
+        raise malformed(SLOT, found)
+    return VersionedSlot(found.body, found.version)
 
 
 def _body(note: CrashNote | StopNote | LanesNote | WindowNote) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from shardfleet.domain.reasons import reason_json, reason_of_json
+from shardfleet.domain.reasons import reason_json
 from shardfleet.domain.stream.gone_shards import GoneNote
-from shardfleet.engine.ports import Document, StateStore, Written
+from shardfleet.engine.ports import StateStore, Written
+from shardfleet.engine.state.documents import Documents
+from shardfleet.engine.state.kinds import GONE
 from shardfleet.values import dataclass
-
-GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +31,23 @@ class GoneRecord:
 
     def __init__(self, store: StateStore) -> None:
         """Wrap the fleet-state table."""
-        self._store = store
+        self._store = Documents.of(store)
 
     async def read(self, lease_key: str) -> VersionedGone:
         """
-        Read what is remembered of a shard.
+        Read what is remembered of a shard; in doubt nothing, so it waits for longer.
 
         Raises:
             Throttled: try again later.
 
         """
-        document = await self._store.read(GONE, lease_key)
-        if document is None:
-            return VersionedGone(GoneNote(lease_key=lease_key), None)
-        return VersionedGone(_note(document), document.version)
+        found = await self._store.get(GONE, lease_key)
+        note = (found and found.body) or GoneNote(lease_key=lease_key)
+        return VersionedGone(note, found.version if found else None)
 
     async def missed(self) -> Sequence[GoneNote]:
         """Read all shards that are being missed, by lease key (manager and CLI only)."""
-        notes = [_note(document) for document in await self._store.list(GONE)]
-        return [note for note in notes if note.is_open]
+        return [note for note in await self._store.bodies(GONE) if note.is_open]
 
     async def write(self, note: GoneNote, version: int | None) -> bool:
         """
@@ -94,9 +92,3 @@ class GoneRecord:
                 return False
             if await self.write(replace(found.note, ended_by=person), found.version):
                 return True
-
-
-def _note(document: Document) -> GoneNote:
-    why = document.body["reason"]
-    facts = {**document.body, "reason": reason_of_json(why) if why else None}
-    return GoneNote(lease_key=document.id, **facts)

@@ -7,23 +7,24 @@ that was killed had used is missing, and so is what the handler's own calls cost
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
 from shardfleet.domain.cost.estimate import DAY_MS, Consumption, LedgerPage
 from shardfleet.engine.ports import StateStore, Written
+from shardfleet.engine.state.documents import Documents
+from shardfleet.engine.state.kinds import LEDGER
 from shardfleet.errors import OutcomeUnknown, Throttled
 
-LEDGER = "ledger"
 KEPT_DAYS = 40
 METRICS_MOST = 500  # names; an item of DynamoDB holds 400 KB
 # Only a former invocation of the same writer can be in between.
 _ROUNDS_MOST = 4
+_NO_PAGE = LedgerPage(day="", writer="", used=Consumption(), metrics=frozenset())
 
 
 def day_of(at_ms: int) -> str:
@@ -36,7 +37,7 @@ class Ledger:
 
     def __init__(self, store: StateStore) -> None:
         """Wrap the fleet-state table."""
-        self._store = store
+        self._store = Documents.of(store)
 
     async def add(
         self, writer: str, used: Consumption, *, metrics: Collection[str], at_ms: int
@@ -44,15 +45,19 @@ class Ledger:
         """
         Add to today's page; return whether that was certainly done.
 
-        It is a note for a person: without an answer it is not tried again, and never fails.
+        It is a note for a person: without an answer it is not tried again, and never fails. A page
+        that cannot be read is begun anew.
         """
-        kind = _kind(day_of(at_ms))
+        day = day_of(at_ms)
+        kind = LEDGER.of_day(day)
         with suppress(Throttled, OutcomeUnknown):
             for _ in range(_ROUNDS_MOST):
-                found = await self._store.read(kind, writer)
-                page = _page(day_of(at_ms), writer, found.body if found else {})
+                found = await self._store.get(kind, writer)
+                page = (found and found.body) or _NO_PAGE
                 page = replace(
                     page,
+                    day=day,
+                    writer=writer,
                     used=page.used + used,
                     metrics=frozenset(sorted({*page.metrics, *metrics})[:METRICS_MOST]),
                     began_ms=page.began_ms or at_ms,
@@ -74,16 +79,6 @@ class Ledger:
         found: list[LedgerPage] = []
         for back in reversed(range(days)):
             day = day_of(at_ms - back * DAY_MS)
-            documents = await self._store.list(_kind(day))
-            found += [_page(day, document.id, document.body) for document in documents]
+            pages = await self._store.bodies(LEDGER.of_day(day))
+            found += [replace(page, day=day) for page in pages]
         return found
-
-
-def _kind(day: str) -> str:
-    """Name the kind of a day's documents, so that a day can be read by itself."""
-    return f"{LEDGER} {day}"
-
-
-def _page(day: str, writer: str, body: Mapping[str, Any]) -> LedgerPage:
-    page = {"used": {}, "metrics": (), **body, "day": day, "writer": writer}
-    return msgspec.convert(page, LedgerPage)

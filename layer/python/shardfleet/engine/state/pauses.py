@@ -17,9 +17,10 @@ from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ports import StateStore, Written
 from shardfleet.engine.retry import Halt
-from shardfleet.errors import OutcomeUnknown, ProtocolError, Throttled
+from shardfleet.engine.state.documents import Documents, malformed
+from shardfleet.engine.state.kinds import PAUSE
+from shardfleet.errors import MalformedDocument, OutcomeUnknown, ProtocolError, Throttled
 
-PAUSE = "pause"
 FLEET = "fleet"
 _NOTHING = Pauses()
 _ROUNDS_MOST = 20  # several people may pause and resume at a time; more rounds mean a bug
@@ -30,18 +31,29 @@ class PauseRecord:
 
     def __init__(self, store: StateStore) -> None:
         """Wrap the fleet-state table."""
-        self._store = store
+        self._store = Documents.of(store)
 
     async def read(self) -> Pauses:
-        """Read what is paused."""
-        pauses, _ = await self._read()
+        """
+        Read what is paused; of a document that cannot be read, that nobody knows.
+
+        Raises:
+            Throttled: no answer; try again.
+
+        """
+        try:
+            pauses, _ = await self._read()
+        except MalformedDocument:
+            return Pauses(is_unknown=True)
         return pauses
 
     async def _read(self) -> tuple[Pauses, int | None]:
-        document = await self._store.read(PAUSE, FLEET)
-        if document is None:
+        found = await self._store.get(PAUSE, FLEET)
+        if found is None:
             return _NOTHING, None
-        return msgspec.convert(document.body, Pauses), document.version
+        if found.body is None:
+            raise malformed(PAUSE, found)
+        return found.body, found.version
 
     async def change(self, change: Callable[[Pauses], Pauses]) -> Pauses:
         """
@@ -52,7 +64,7 @@ class PauseRecord:
 
         Raises:
             Throttled: not written; try again.
-            ProtocolError: the document would not hold still.
+            ProtocolError: the document would not hold still, or cannot be read.
 
         """
         for _ in range(_ROUNDS_MOST):
@@ -62,9 +74,9 @@ class PauseRecord:
                 return current
             with suppress(OutcomeUnknown):
                 if wanted != _NOTHING:
-                    written = await self._store.write(
-                        PAUSE, FLEET, msgspec.to_builtins(wanted), expected_version=version
-                    )
+                    body = msgspec.to_builtins(wanted)
+                    del body["is_unknown"]
+                    written = await self._store.write(PAUSE, FLEET, body, expected_version=version)
                     if isinstance(written, Written):
                         return wanted
                 elif version is not None and await self._store.delete(

@@ -2,32 +2,48 @@
 Rows by key that are too many for one document: kept in several, which one writer replaces.
 
 A document of the fleet state holds 400 KB (hazard H14), so a kind may have many, numbered. Its rows
-are one text of JSON: DynamoDB's own types take five times the CPU to read, and nine to write.
+are one text of JSON: DynamoDB's own types take five times the CPU to read, and nine to write. Of
+those in a document that cannot be read nothing is known, and the next write replaces it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
 
 from shardfleet.engine.ports import Document, StateStore
+from shardfleet.engine.state.documents import Documents, Found, Kind
+
+R = TypeVar("R")
 
 _ROWS = "leases"
 # 500 rows of an id (128 characters at most), two worker ids and numbers are some 200 KB.
 ROWS_PER_DOCUMENT = 500
 
 
-async def read_rows(store: StateStore, kind: str) -> dict[str, Any]:
-    """Read the rows of all documents of a kind."""
-    return rows_of(await store.list(kind))
+class _Body(msgspec.Struct, frozen=True):
+    leases: str
 
 
-def rows_of(documents: Iterable[Document]) -> dict[str, Any]:
-    """Return the rows of documents."""
-    rows: dict[str, Any] = {}
+def rows_kind(name: str, row: type[R]) -> Kind[dict[str, R]]:
+    """Declare a kind of rows; columns of a later version are passed over."""
+    decoder = msgspec.json.Decoder(dict[str, row])  # type: ignore[valid-type]
+    return Kind(name, _Body, made=lambda body: decoder.decode(body.leases))
+
+
+async def read_rows(store: StateStore, kind: Kind[dict[str, R]]) -> dict[str, R]:
+    """Read the rows of all documents of a kind that can be read."""
+    return rows_of(await Documents.of(store).all(kind))
+
+
+def rows_of(documents: Sequence[Found[dict[str, R]]]) -> dict[str, R]:
+    """Return the rows of the documents that can be read."""
+    rows: dict[str, R] = {}
     for document in documents:
-        rows |= json.loads(document.body[_ROWS])
+        rows |= document.body or {}
     return rows
 
 
@@ -63,7 +79,7 @@ async def write_rows(
         name = f"{begin // per_document:04d}"
         part = json.dumps(dict(ordered[begin : begin + per_document]), separators=(",", ":"))
         before = known.pop(name, None)
-        if before is None or before.body[_ROWS] != part:
+        if before is None or before.damage or before.body.get(_ROWS) != part:
             version = None if before is None else before.version
             await store.write(kind, name, {_ROWS: part}, expected_version=version)
     for stale in known.values():

@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from shardfleet.domain.leases.foreign_owners import Foreign
-from shardfleet.domain.sleep.sleep import Glance, Nap, nap_from_body
+from shardfleet.domain.sleep.sleep import Glance, Nap
 from shardfleet.engine.ports import StateStore, Written
+from shardfleet.engine.state.documents import Documents
+from shardfleet.engine.state.kinds import FOREIGN, GLANCES, NAP
 from shardfleet.engine.state.rows import read_rows, write_rows
 from shardfleet.errors import OutcomeUnknown
 
-NAP = "nap"
-GLANCES = "glances"
-FOREIGN = "foreign"
 FLEET = "fleet"
 
 
@@ -27,7 +26,7 @@ class NapRecord:
 
     def __init__(self, store: StateStore) -> None:
         """Wrap the fleet-state table."""
-        self._store = store
+        self._store = Documents.of(store)
 
     # --- naps
 
@@ -49,9 +48,12 @@ class NapRecord:
         return False
 
     async def naps(self) -> Sequence[tuple[Nap, int]]:
-        """Read all naps with their versions, ordered by lease key (manager and CLI only)."""
-        found = await self._store.list(NAP)
-        return [(nap_from_body(d.id, d.body), d.version) for d in found]
+        """
+        Read all naps with their versions, ordered by lease key (manager and CLI only).
+
+        A shard whose nap cannot be read is awake.
+        """
+        return [(d.body, d.version) for d in await self._store.all(NAP) if d.body is not None]
 
     async def end(self, lease_key: str, version: int) -> bool:
         """
@@ -70,8 +72,10 @@ class NapRecord:
     async def glances(self) -> dict[str, Glance]:
         """Read what was last stored of the looks at sleeping shards (manager and CLI only)."""
         rows = await read_rows(self._store, GLANCES)
-        # Columns of a later version are passed over.
-        return {key: Glance(*row[: len(Glance._fields)]) for key, row in rows.items()}
+        return {
+            key: Glance(row.since_ms, row.iterator, row.made_ms, row.quiet_ms, row.failures)
+            for key, row in rows.items()
+        }
 
     async def store_glances(self, glances: Mapping[str, Glance]) -> None:
         """
@@ -88,11 +92,9 @@ class NapRecord:
     # --- other applications
 
     async def foreign(self) -> Foreign | None:
-        """Read which other application was last seen in the lease table."""
-        document = await self._store.read(FOREIGN, FLEET)
-        if document is None:
-            return None
-        return Foreign(str(document.body["owner"]), int(document.body["seen_ms"]))
+        """Read which other application was last seen in the lease table, as far as is known."""
+        found = await self._store.get(FOREIGN, FLEET)
+        return None if found is None else found.body
 
     async def note_foreign(self, foreign: Foreign | None) -> None:
         """

@@ -25,7 +25,7 @@ from shardfleet.domain.slots.slot import (
 from shardfleet.domain.slots.usage import Usage
 from shardfleet.engine.ports import Clock
 from shardfleet.engine.state.fleet_state import FleetState, VersionedSlot
-from shardfleet.errors import ProtocolError, StaleEpoch
+from shardfleet.errors import MalformedDocument, ProtocolError, StaleEpoch, Throttled
 from shardfleet.values import dataclass
 
 # The manager writes the record a few times a minute; more conflicts in a row mean a bug.
@@ -69,11 +69,19 @@ class SlotRecord:
         """
         Claim the next epoch (H1), or learn that this invocation is outdated (H3).
 
+        A record that cannot be read is not claimed: which epochs there were, nobody knows.
+
         Raises:
             Throttled, OutcomeUnknown: try again; an epoch more does no harm.
             ProtocolError: the record would not hold still.
 
         """
+        try:
+            return await self._claim()
+        except MalformedDocument as error:
+            return ClaimRefused(str(error))
+
+    async def _claim(self) -> Claimed | ClaimRefused:
         for _ in range(_CLAIMS_MOST):
             found = await self._state.slot(self.given.slot_id)
             wanted = claim(
@@ -111,8 +119,17 @@ class SlotRecord:
         await self._state.update_slot(self.given.slot_id, change)
 
     async def is_mine(self) -> bool:
-        """Read consistently whether this invocation is still the latest."""
-        found = await self._state.slot(self.given.slot_id)
+        """
+        Read consistently whether this invocation is still the latest.
+
+        Raises:
+            Throttled: no answer, or one that cannot be read.
+
+        """
+        try:
+            found = await self._state.slot(self.given.slot_id)
+        except MalformedDocument as error:
+            raise Throttled(str(error)) from error
         return found is not None and found.slot.epoch == self._epoch
 
     async def look(self) -> Slot:
@@ -121,6 +138,7 @@ class SlotRecord:
 
         Raises:
             StaleEpoch: another invocation or execution has taken over.
+            MalformedDocument: the record cannot be read.
 
         """
         found = await self._state.slot(self.given.slot_id)

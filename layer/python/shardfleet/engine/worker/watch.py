@@ -20,7 +20,7 @@ from shardfleet.engine.ports import Clock, EventSink, LeaseStore
 from shardfleet.engine.retry import Halt
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.engine.worker.slot import SlotRecord
-from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.errors import MalformedDocument, OutcomeUnknown, Throttled
 from shardfleet.events.worker import SlotDelayed, WorkerBeat
 from shardfleet.values import dataclass
 
@@ -131,7 +131,8 @@ class SlotWatch:
         while not halt.is_set:
             try:
                 await self._look(with_index=tick % _INDEX_TICKS == _INDEX_TICKS - 1)
-            except (Throttled, OutcomeUnknown) as error:
+            except (Throttled, OutcomeUnknown, MalformedDocument) as error:
+                # Nobody else can claim a record that cannot be read: what is held goes on.
                 self._tell_delay(type(error).__name__)
             tick += 1
             await self._rest(halt)

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.domain.slots.slot import SlotState
-from shardfleet.engine.state.fleet_state import LOCK, SLOT
+from shardfleet.engine.state.kinds import LOCK, SLOT
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import PageRead
 from shardfleet.events.worker import (

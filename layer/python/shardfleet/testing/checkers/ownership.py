@@ -7,7 +7,7 @@ from typing import Any
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import SlotState
-from shardfleet.engine.state.fleet_state import SLOT
+from shardfleet.engine.state.kinds import SLOT
 from shardfleet.events.base import Event
 from shardfleet.events.worker import LeaseLost, LeaseUnreadable, TurnBegun
 from shardfleet.testing.checkers.checker import (

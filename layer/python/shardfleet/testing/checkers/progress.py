@@ -10,7 +10,7 @@ from shardfleet.domain.delivery.lanes import DoneAhead
 from shardfleet.domain.delivery.progress import stands_for
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.engine.state.fleet_state import LANES
+from shardfleet.engine.state.kinds import LANES
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import ConsumerFailed, ShardStopped
 from shardfleet.events.worker import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardfleet.domain.delivery.attempts import POLICIES
-from shardfleet.engine.state.fleet_state import NOTE
+from shardfleet.engine.state.kinds import NOTE
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import RecordSkipped
 from shardfleet.events.worker import LeaseLost

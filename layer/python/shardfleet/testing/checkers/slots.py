@@ -8,7 +8,7 @@ from typing import Any
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import SlotState
-from shardfleet.engine.state.fleet_state import LOCK, SLOT, STOP
+from shardfleet.engine.state.kinds import LOCK, SLOT, STOP
 from shardfleet.events.base import Event
 from shardfleet.events.manager import LeaseWoken
 from shardfleet.events.worker import LeaseAsleep, LeaseLost, LeaseReleased, TurnBegun

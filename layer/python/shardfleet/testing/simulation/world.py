@@ -16,7 +16,8 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.domain.stream.sequence import AT_LATEST
-from shardfleet.engine.state.fleet_state import PIN, SLOT, FleetState
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.kinds import PIN, SLOT
 from shardfleet.testing.checkers import Window
 from shardfleet.testing.clock import VirtualClock
 from shardfleet.testing.memory import MemoryStateStore

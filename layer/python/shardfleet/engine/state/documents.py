@@ -1,0 +1,264 @@
+"""
+The one reader of the fleet-state table's documents: what is there, as its kind says it is.
+
+Every kind is declared once, in :mod:`shardfleet.engine.state.kinds`. What an earlier release has
+not written has a default, and what a later one has added is passed over (H19). A document that is
+neither is *unreadable*: that is an outcome and no error, told by whoever met it, and harms nothing
+but itself. What was in it is never quoted: it may be anything, records included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Self, TypeVar
+
+import msgspec
+
+from shardfleet.engine.ports import Conflict, Document, StateStore, Written
+from shardfleet.errors import MalformedDocument, ProtocolError
+from shardfleet.values import dataclass
+
+T = TypeVar("T")
+
+# The last millisecond that a datetime can say, 9999-12-31: no count of ours comes near it, and what
+# is greater breaks whoever tells it to a person.
+NUMBER_MOST = 253_402_300_799_999
+REASON_MOST = 200  # characters of why a document cannot be read
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableDocument:
+    """
+    A document that cannot be read.
+
+    Attributes:
+        kind: of the document.
+        id: within the kind.
+        version: as it was read; 0: it has none that counts.
+        reason: which part of it, what was found there and what is expected; quotes nothing.
+
+    """
+
+    kind: str
+    id: str
+    version: int
+    reason: str
+
+    @property
+    def name(self) -> str:
+        """Return how it is named to a person and to a command: ``kind/id``."""
+        return f"{self.kind}/{self.id}"
+
+    def __str__(self) -> str:
+        """Say which one, and why."""
+        return f"{self.name}: {self.reason}"
+
+
+class Kind(str, Generic[T]):
+    """
+    A kind of documents: its name, and what a document of it says.
+
+    Attributes:
+        body: type of the body, as msgspec reads it.
+        id_field: the field of the body that is the document's id and is not stored, if any.
+        made: what is made of a body; raises ProtocolError for one that means nothing.
+        is_dated: there is a kind for each day, ``<name> <day>``.
+
+    """
+
+    __slots__ = ("body", "id_field", "is_dated", "made")
+    body: Any
+    id_field: str
+    is_dated: bool
+    made: Callable[[Any], T] | None
+
+    def __new__(
+        cls,
+        name: str,
+        body: Any,
+        *,
+        id_field: str = "",
+        made: Callable[[Any], T] | None = None,
+        is_dated: bool = False,
+    ) -> Self:
+        """Declare a kind; a body that is made into nothing else is what is read."""
+        kind = super().__new__(cls, name)
+        kind.body, kind.id_field, kind.made, kind.is_dated = body, id_field, made, is_dated
+        return kind
+
+    def of_day(self, day: str) -> Kind[T]:
+        """Return the kind of one day's documents, so that a day can be read by itself."""
+        return Kind(f"{self} {day}", self.body, id_field=self.id_field, made=self.made)
+
+    def read(self, body: Mapping[str, Any], name: str) -> T:
+        """
+        Read a body.
+
+        Args:
+            body: as the table has it.
+            name: the document's id.
+
+        Raises:
+            msgspec.MsgspecError, ProtocolError, RecursionError: it is none of this kind.
+
+        """
+        if self.id_field:
+            body = {**body, self.id_field: name}
+        found = msgspec.convert(body, self.body)
+        if self.made is not None:
+            return self.made(found)
+        value: T = found
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[T]):
+    """
+    A document that is there.
+
+    Attributes:
+        id: within its kind.
+        version: the compare-and-set token.
+        body: what it says; None: it cannot be read.
+        reason: why it cannot be read, else "".
+
+    """
+
+    id: str
+    version: int
+    body: T | None
+    reason: str = ""
+
+
+def ignore(document: UnreadableDocument) -> None:
+    """Tell nobody: whoever looks at all documents does."""
+    del document
+
+
+class Documents:
+    """
+    The fleet-state table, read by kinds; it is the ``StateStore`` port, too.
+
+    What is written goes through as it is.
+    """
+
+    def __init__(
+        self, store: StateStore, tell: Callable[[UnreadableDocument], None] = ignore
+    ) -> None:
+        """
+        Wrap a store.
+
+        Args:
+            store: the documents as they are kept.
+            tell: called with each document that cannot be read, each time it is met.
+
+        """
+        self._store = store
+        self._tell = tell
+
+    @classmethod
+    def of(cls, store: StateStore) -> Documents:
+        """Return a store that reads by kinds, which it may be already."""
+        return store if isinstance(store, Documents) else cls(store)
+
+    async def get(self, kind: Kind[T], id: str) -> Found[T] | None:  # noqa: A002 - the port's name
+        """Read one document consistently; None: there is none."""
+        document = await self._store.read(kind, id)
+        return None if document is None else self.typed(kind, document)
+
+    async def all(self, kind: Kind[T]) -> list[Found[T]]:
+        """Read all documents of a kind consistently, ordered by id (manager and CLI only)."""
+        return [self.typed(kind, document) for document in await self._store.list(kind)]
+
+    async def bodies(self, kind: Kind[T]) -> list[T]:
+        """Read what those of a kind say that can be read, ordered by id (manager and CLI only)."""
+        return [found.body for found in await self.all(kind) if found.body is not None]
+
+    def typed(self, kind: Kind[T], document: Document) -> Found[T]:
+        """Return a document as its kind says; one that cannot be read is told."""
+        found = read_as(kind, document)
+        if found.body is None:
+            self._tell(UnreadableDocument(kind, found.id, found.version, found.reason))
+        return found
+
+    # --- the documents as they are kept
+
+    async def read(self, kind: str, id: str) -> Document | None:  # noqa: A002 - the port's name
+        """Read one document, whatever it says."""
+        return await self._store.read(kind, id)
+
+    async def list(self, kind: str) -> Sequence[Document]:
+        """Read all documents of a kind, whatever they say."""
+        return await self._store.list(kind)
+
+    async def write(
+        self,
+        kind: str,
+        id: str,  # noqa: A002 - the port's name
+        body: Mapping[str, Any],
+        *,
+        expected_version: int | None,
+        expires_ms: int | None = None,
+    ) -> Written | Conflict:
+        """Write by compare-and-set, as the port says."""
+        expiry = {} if expires_ms is None else {"expires_ms": expires_ms}
+        return await self._store.write(kind, id, body, expected_version=expected_version, **expiry)
+
+    async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name
+        """Count a document's version up, as the port says."""
+        return await self._store.increment(kind, id)
+
+    async def delete(self, kind: str, id: str, *, expected_version: int) -> bool:  # noqa: A002
+        """Delete by version, as the port says."""
+        return await self._store.delete(kind, id, expected_version=expected_version)
+
+
+def read_as(kind: Kind[T], document: Document) -> Found[T]:
+    """Return a document as its kind says, or why it cannot be read."""
+    name, version = document.id, document.version
+    reason = document.damage or _out_of_range(document.body)
+    if not reason:
+        try:
+            return Found(name, version, kind.read(document.body, name))
+        except (msgspec.MsgspecError, ProtocolError, RecursionError) as error:
+            reason = _in_words(error)
+    return Found(name, version, None, reason[:REASON_MOST])
+
+
+def malformed(kind: str, found: Found[Any]) -> MalformedDocument:
+    """Return the error that a document cannot be read, for where nothing may stand for it."""
+    return MalformedDocument(
+        f"fleet-state document {kind}/{found.id} cannot be read: {found.reason}; "
+        "`shardfleet documents` shows it, and mends or drops it",
+        version=found.version,
+    )
+
+
+def _in_words(error: Exception) -> str:
+    """Return what is wrong, without what was found where that may be anybody's."""
+    if not isinstance(error, msgspec.ValidationError):
+        # Of ours, which quotes what it could not read; or of JSON that is none.
+        return "what it says means nothing" if isinstance(error, ProtocolError) else "it is no JSON"
+    text = str(error)
+    if text.startswith("Invalid enum value"):
+        _, _, where = text.partition(" - at ")
+        return f"a value that is not known - at {where}" if where else "a value that is not known"
+    return text
+
+
+def _out_of_range(value: object, path: str = "$") -> str:
+    """Tell where a number is greater than any that is written; "" if none is."""
+    match value:
+        case bool() | str() | None:
+            return ""
+        case int():
+            return "" if abs(value) <= NUMBER_MOST else f"a number out of range - at `{path}`"
+        case Mapping():
+            # A key may be anything, as in msgspec's words.
+            found = (_out_of_range(each, f"{path}[...]") for each in value.values())
+            return next(filter(None, found), "")
+        case list() | tuple():
+            found = (_out_of_range(each, f"{path}[{i}]") for i, each in enumerate(value))
+            return next(filter(None, found), "")
+        case _:
+            return ""

@@ -1,0 +1,378 @@
+"""
+The kinds of documents of the fleet-state table: their names, ids and bodies, and nowhere else.
+
+Nothing of ours is ever put into the lease table (protocol.md §1.2, architecture.md §5.6). What is
+not known of a body is passed over, what is missing has its default or makes it unreadable; what
+holds while a document is unreadable says the module that reads it, and docs/operating.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from shardfleet.domain.cost.estimate import Consumption, LedgerPage
+from shardfleet.domain.cost.spending import Regime
+from shardfleet.domain.delivery.lanes import DoneAhead, LanesNote
+from shardfleet.domain.delivery.progress import read_position
+from shardfleet.domain.delivery.stops import StopNote
+from shardfleet.domain.delivery.windows import WindowNote, read_state
+from shardfleet.domain.leases.foreign_owners import Foreign
+from shardfleet.domain.reasons import reason_of_json
+from shardfleet.domain.sleep.pauses import DIRECTIONS, Pauses
+from shardfleet.domain.sleep.sleep import Nap
+from shardfleet.domain.slots.sizing import Pace
+from shardfleet.domain.slots.slot import Slot
+from shardfleet.domain.stream.gone_shards import GoneNote
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, StreamIncarnation
+from shardfleet.engine.state.documents import Kind
+from shardfleet.engine.state.rows import rows_kind
+from shardfleet.errors import ProtocolError
+from shardfleet.values import dataclass
+
+JsonReason = Mapping[str, Any]  # domain.reasons.reason_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashNote:
+    """
+    Which range of a lease was being handled while crashes are suspected (hazard H9).
+
+    Attributes:
+        lease_key: the lease.
+        first: position of the first record of the range, ``sequence:sub``.
+        last: position of its last record.
+        count: records in the range.
+        crashes: process deaths charged to this lease so far.
+        is_open: the range has not been passed yet.
+
+    """
+
+    lease_key: str
+    first: str
+    last: str
+    count: int
+    crashes: int
+    is_open: bool
+
+
+# --- bodies that are nothing else
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """A document of which the version alone counts."""
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """Where a LATEST lease begins: an instant, of the incarnation that was created then (H7)."""
+
+    instant_ms: int
+    created_ms: int
+
+
+class TipMark(msgspec.Struct, frozen=True):
+    """When a shard was last read to its tip; see :mod:`shardfleet.engine.shard.start`."""
+
+    at_ms: int
+    done: str = ""
+    told: str = ""
+
+
+class Lock(msgspec.Struct, frozen=True):
+    """Who has the manager's turn, and until when, epoch milliseconds (hazard H13)."""
+
+    holder: str
+    until_ms: int
+
+
+class EntryRow(msgspec.Struct, frozen=True, array_like=True):
+    """An entry of a turn, as :meth:`shardfleet.domain.explain.turn_log.Entry.row` writes it."""
+
+    what: str
+    subject: str
+    worker_id: str
+    before: str
+    reason: JsonReason | None
+
+
+class PlaceRow(msgspec.Struct, frozen=True, array_like=True):
+    """A lease's place: since when, epoch milliseconds, and its entry."""
+
+    since_ms: int
+    what: str
+    subject: str
+    worker_id: str
+    before: str
+    reason: JsonReason | None
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What happened in one turn of the manager; see :mod:`shardfleet.engine.manager.history`."""
+
+    at_ms: int
+    entries: list[EntryRow]
+    left_out: int = 0
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Where leases are."""
+
+    leases: list[PlaceRow]
+
+
+class _KeyAndWhy(msgspec.Struct, frozen=True, array_like=True):
+    key: str
+    reason: JsonReason
+
+
+class _SlotAndWhy(msgspec.Struct, frozen=True, array_like=True):
+    slot_id: str
+    task: str
+    reason: JsonReason | None
+
+
+class LastPlan(msgspec.Struct, frozen=True):
+    """The last plan; written by ``engine.manager.report.plan_body``, which has more parts."""
+
+    at_ms: int
+    slots_why: JsonReason | None = None
+    slots_wanted: int = 0
+    sleep_off: JsonReason | None = None
+    problems: list[JsonReason] = []
+    left: list[_KeyAndWhy] = []
+    slots: list[_SlotAndWhy] = []
+    kept: list[_KeyAndWhy] = []
+
+
+class RegimeBody(msgspec.Struct, frozen=True):
+    """The regime that is in force, and why."""
+
+    name: Regime
+    reason: JsonReason
+    since_ms: int
+
+
+class _GoneBody(msgspec.Struct, frozen=True):
+    lease_key: str
+    first_ms: int = 0
+    unlisted_ms: int = 0
+    known_ms: int = 0
+    checkpoint: str = ""
+    reason: JsonReason | None = None
+    ended_by: str = ""
+
+
+class _NapBody(msgspec.Struct, frozen=True):
+    lease_key: str
+    worker_id: str
+    since_ms: int
+    done: tuple[str, int]
+    after: str = ""
+    iterator: str = ""
+    made_ms: int = 0
+
+
+class _LedgerBody(msgspec.Struct, frozen=True):
+    writer: str
+    day: str = ""
+    used: Consumption = Consumption()
+    metrics: frozenset[str] = frozenset()
+    began_ms: int = 0
+    until_ms: int = 0
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    arn: str
+    created_ms: int
+
+
+# --- rows of what the manager keeps by key; see engine/state/rows.py
+
+
+class SightingRow(msgspec.Struct, frozen=True, array_like=True):
+    """A lease's counter as first seen; see :class:`shardfleet.domain.leases.expiry.Sighting`."""
+
+    counter: int
+    owner: str | None
+    first_seen_ms: int
+    is_renewed: bool = True
+
+
+class HandoverRow(msgspec.Struct, frozen=True, array_like=True):
+    """A handover; see :class:`shardfleet.domain.leases.handovers.Handover`."""
+
+    old_owner: str
+    next_owner: str
+    since_ms: int
+
+
+class SuspicionRow(msgspec.Struct, frozen=True, array_like=True):
+    """How often a shard had no lease; see :class:`shardfleet.domain.leases.holes.Suspicion`."""
+
+    count: int
+    last_ms: int
+
+
+class GlanceRow(msgspec.Struct, frozen=True, array_like=True):
+    """A look at a sleeping shard; see :class:`shardfleet.domain.sleep.sleep.Glance`."""
+
+    since_ms: int
+    iterator: str
+    made_ms: int
+    quiet_ms: int
+    failures: int = 0
+
+
+class UseRow(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker uses; see :class:`shardfleet.domain.balance.loads.WorkerUse`."""
+
+    rate: int
+    busy: int
+    cpu: int
+
+
+class LoadRows(msgspec.Struct, frozen=True):
+    """Bytes per second by lease, and what each worker uses."""
+
+    leases: Mapping[str, int]
+    workers: Mapping[str, UseRow]
+
+
+# --- what bodies are made into
+
+
+def _crash_note(note: CrashNote) -> CrashNote:
+    _positions(note.first, note.last)
+    return note
+
+
+def _lanes(note: LanesNote) -> LanesNote:
+    _positions(note.since, note.through)
+    DoneAhead.of(note.ahead)
+    return note
+
+
+def _window(note: WindowNote) -> WindowNote:
+    _positions(note.since, note.through)
+    if not note.kept_at:
+        read_state(note.state)
+    return note
+
+
+def _positions(*texts: str) -> None:
+    for text in texts:
+        read_position(text)
+
+
+def _pauses(pauses: Pauses) -> Pauses:
+    if pauses.migration is not None and pauses.migration.direction not in DIRECTIONS:
+        raise ProtocolError("a migration in no direction")
+    return replace(pauses, is_unknown=False)
+
+
+def _gone(body: _GoneBody) -> GoneNote:
+    return GoneNote(
+        lease_key=body.lease_key,
+        first_ms=body.first_ms,
+        unlisted_ms=body.unlisted_ms,
+        known_ms=body.known_ms,
+        checkpoint=body.checkpoint,
+        reason=reason_of_json(body.reason) if body.reason else None,
+        ended_by=body.ended_by,
+    )
+
+
+def _nap(body: _NapBody) -> Nap:
+    return Nap(
+        lease_key=body.lease_key,
+        worker_id=body.worker_id,
+        since_ms=body.since_ms,
+        done=ExtendedSequenceNumber(*body.done),
+        after=body.after,
+        iterator=body.iterator,
+        made_ms=body.made_ms,
+    )
+
+
+def _page(body: _LedgerBody) -> LedgerPage:
+    return LedgerPage(**msgspec.structs.asdict(body))
+
+
+def _incarnation(body: _Identity) -> StreamIncarnation:
+    return StreamIncarnation(body.arn, body.created_ms)
+
+
+# --- the kinds; a worker writes those of cdk/shardfleet_cdk/permissions.py, a person pauses, the
+# --- manager the rest
+
+SLOT: Kind[Slot] = Kind("slot", Slot, id_field="slot_id")
+NOTE: Kind[CrashNote] = Kind("note", CrashNote, id_field="lease_key", made=_crash_note)
+STOP: Kind[StopNote] = Kind("stop", StopNote, id_field="lease_key")
+# How far a shard is done beyond its checkpoint; see domain/delivery/lanes.py.
+LANES: Kind[LanesNote] = Kind("lanes", LanesNote, id_field="lease_key", made=_lanes)
+# The state of a shard's tumbling window; see domain/delivery/windows.py.
+WINDOW: Kind[WindowNote] = Kind("window", WindowNote, id_field="lease_key", made=_window)
+TIP: Kind[TipMark] = Kind("tip", TipMark)
+NAP: Kind[Nap] = Kind("nap", _NapBody, id_field="lease_key", made=_nap)
+GONE: Kind[GoneNote] = Kind("gone", _GoneBody, id_field="lease_key", made=_gone)
+PIN: Kind[Pin] = Kind("pin", Pin)
+STREAM: Kind[StreamIncarnation] = Kind("stream", _Identity, made=_incarnation)
+PROMPT: Kind[Nothing] = Kind("prompt", Nothing)
+LEDGER: Kind[LedgerPage] = Kind("ledger", _LedgerBody, id_field="writer", made=_page, is_dated=True)
+PAUSE: Kind[Pauses] = Kind("pause", Pauses, made=_pauses)
+LOCK: Kind[Lock] = Kind("lock", Lock)
+PACE: Kind[Pace] = Kind("pace", Pace)
+REGIME: Kind[RegimeBody] = Kind("regime", RegimeBody)
+FOREIGN: Kind[Foreign] = Kind("foreign", Foreign)
+PLAN: Kind[LastPlan] = Kind("plan", LastPlan)
+TURN: Kind[Turn] = Kind("turn", Turn)
+PLACES: Kind[Places] = Kind("places", Places)
+# Smoothed throughput by lease, utilisation by worker.
+LOADS: Kind[LoadRows] = Kind("loads", LoadRows)
+SIGHTINGS = rows_kind("sightings", SightingRow)
+HANDOVERS = rows_kind("handovers", HandoverRow)
+SUSPECTS = rows_kind("suspects", SuspicionRow)
+GLANCES = rows_kind("glances", GlanceRow)
+FINISHED = rows_kind("finished", int)
+
+KINDS: tuple[Kind[Any], ...] = (
+    SLOT,
+    NOTE,
+    STOP,
+    LANES,
+    WINDOW,
+    TIP,
+    NAP,
+    GONE,
+    PIN,
+    STREAM,
+    PROMPT,
+    LEDGER,
+    PAUSE,
+    LOCK,
+    PACE,
+    REGIME,
+    FOREIGN,
+    PLAN,
+    TURN,
+    PLACES,
+    LOADS,
+    SIGHTINGS,
+    HANDOVERS,
+    SUSPECTS,
+    GLANCES,
+    FINISHED,
+)
+
+
+def kind_of(name: str) -> Kind[Any] | None:
+    """Return the kind of a document by its name in the table; None: no kind of this release's."""
+    for kind in KINDS:
+        if name == kind and not kind.is_dated:
+            return kind
+        if kind.is_dated and name.startswith(f"{kind} "):
+            return kind.of_day(name.removeprefix(f"{kind} "))
+    return None
