@@ -22,7 +22,7 @@ from boto3.dynamodb.types import TypeDeserializer
 
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX
-from shardfleet.engine.state.fleet_state import slot_from_body
+from shardfleet.engine.state.kinds import SLOT
 from shardfleet.local.demo.fleet import FleetPlan, RunningFleet, running_fleet
 from shardfleet.local.demo.ledger import LedgerLine
 from shardfleet.local.demo.probe.ledger_probe import digest
@@ -120,7 +120,7 @@ class FleetUnderLoad:
 
     def slots(self) -> dict[str, Slot]:
         """Read the slot records, by worker id."""
-        slots = [slot_from_body(body) for body in self.documents("slot")]
+        slots = [SLOT.read(body, body["slot_id"]) for body in self.documents("slot")]
         return {slot.worker_id: slot for slot in slots}
 
     def documents(self, kind: str) -> list[dict[str, Any]]:

@@ -492,11 +492,8 @@ def test_glances_survive_their_documents_also_with_columns_of_a_later_version():
         store, glance = MemoryStateStore(), Glance(12, "AAA=", 11, 13, 1)
         await NapRecord(store).store_glances({key(0): glance})
         rows = await read_rows(store, GLANCES)
-        await write_rows(
-            store,
-            GLANCES,
-            {name: [*msgspec.structs.astuple(row), "later"] for name, row in rows.items()},
-        )
+        later = {name: [*msgspec.structs.astuple(row), "later"] for name, row in rows.items()}
+        await write_rows(store, GLANCES, later)
         assert await NapRecord(store).glances() == {key(0): glance}
 
     run_virtual(main())

@@ -53,6 +53,37 @@ FIXTURES = Path(__file__).parent / "documents"
 ROOT = Path(__file__).parents[3]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
+SLOT_RECORD = Slot(
+    slot_id="s0001",
+    worker_id=WORKER,
+    state=SlotState.RUNNING,
+    name="f-s0001-3",
+    start_epoch=3,
+    generation=1,
+    epoch=7,
+    assign_seq=5,
+    served_seq=4,
+    assigned=(KEY,),
+    started_ms=NOW_MS,
+    heartbeat_ms=NOW_MS,
+    turn_open=True,
+    open_turns=1,
+    lags_ms={KEY: 12},
+    busy=500,
+    cpu=250,
+    leaving_ms=NOW_MS,
+    claimed_by="token",
+    failure=LastFailure(
+        kind=FailureKind.TURN,
+        message="it failed",
+        where="handler.py:7",
+        times=2,
+        first_ms=NOW_MS,
+        last_ms=NOW_MS,
+        epoch=6,
+    ),
+)
+
 
 async def write_all(store):
     """Write a document of each kind but the plan by who writes it in the fleet, all fields set."""
@@ -85,37 +116,7 @@ async def write_all(store):
 
 
 async def _write_workers(state, store):
-    slot = Slot(
-        slot_id="s0001",
-        worker_id=WORKER,
-        state=SlotState.RUNNING,
-        name="f-s0001-3",
-        start_epoch=3,
-        generation=1,
-        epoch=7,
-        assign_seq=5,
-        served_seq=4,
-        assigned=(KEY,),
-        started_ms=NOW_MS,
-        heartbeat_ms=NOW_MS,
-        turn_open=True,
-        open_turns=1,
-        lags_ms={KEY: 12},
-        busy=500,
-        cpu=250,
-        leaving_ms=NOW_MS,
-        claimed_by="token",
-        failure=LastFailure(
-            kind=FailureKind.TURN,
-            message="it failed",
-            where="handler.py:7",
-            times=2,
-            first_ms=NOW_MS,
-            last_ms=NOW_MS,
-            epoch=6,
-        ),
-    )
-    await state.write_slot(slot, None)
+    await state.write_slot(SLOT_RECORD, None)
     crash = CrashNote(lease_key=KEY, first="7:0", last="9:2", count=3, crashes=1, is_open=True)
     await state.write_note(crash)
     stop = StopNote(
@@ -139,6 +140,13 @@ async def _write_workers(state, store):
         kept_at="s3://b",
     )
     await state.write_window(window, None)
+    await state.pin(KEY, instant_ms=NOW_MS, created_ms=1_600)
+    used = Consumption(mb_ms=1, requests=2, transitions=3, read_tenths=4, write_tenths=5)
+    await Ledger(store).add("s0001", used, metrics=["records"], at_ms=NOW_MS)
+    await _write_waiting(store)
+
+
+async def _write_waiting(store):
     await TipMarks(store, VirtualClock()).mark(KEY, done="9:0", at_ms=NOW_MS)
     naps = NapRecord(store)
     await naps.begin(
@@ -164,9 +172,6 @@ async def _write_workers(state, store):
         ended_by="anna",
     )
     await GoneRecord(store).write(gone, None)
-    await state.pin(KEY, instant_ms=NOW_MS, created_ms=1_600)
-    used = Consumption(mb_ms=1, requests=2, transitions=3, read_tenths=4, write_tenths=5)
-    await Ledger(store).add("s0001", used, metrics=["records"], at_ms=NOW_MS)
 
 
 def written():

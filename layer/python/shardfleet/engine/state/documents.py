@@ -54,7 +54,7 @@ class UnreadableDocument:
         return f"{self.name}: {self.reason}"
 
 
-class Kind(str, Generic[T]):
+class DocumentKind(str, Generic[T]):
     """
     A kind of documents: its name, and what a document of it says.
 
@@ -86,9 +86,9 @@ class Kind(str, Generic[T]):
         kind.body, kind.id_field, kind.made, kind.is_dated = body, id_field, made, is_dated
         return kind
 
-    def of_day(self, day: str) -> Kind[T]:
+    def of_day(self, day: str) -> DocumentKind[T]:
         """Return the kind of one day's documents, so that a day can be read by itself."""
-        return Kind(f"{self} {day}", self.body, id_field=self.id_field, made=self.made)
+        return DocumentKind(f"{self} {day}", self.body, id_field=self.id_field, made=self.made)
 
     def read(self, body: Mapping[str, Any], name: str) -> T:
         """
@@ -112,7 +112,7 @@ class Kind(str, Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
+class FoundDocument(Generic[T]):
     """
     A document that is there.
 
@@ -161,20 +161,20 @@ class Documents:
         """Return a store that reads by kinds, which it may be already."""
         return store if isinstance(store, Documents) else cls(store)
 
-    async def get(self, kind: Kind[T], id: str) -> Found[T] | None:  # noqa: A002 - the port's name
+    async def get(self, kind: DocumentKind[T], id: str) -> FoundDocument[T] | None:  # noqa: A002 - the port's name
         """Read one document consistently; None: there is none."""
         document = await self._store.read(kind, id)
         return None if document is None else self.typed(kind, document)
 
-    async def all(self, kind: Kind[T]) -> list[Found[T]]:
+    async def all(self, kind: DocumentKind[T]) -> list[FoundDocument[T]]:
         """Read all documents of a kind consistently, ordered by id (manager and CLI only)."""
         return [self.typed(kind, document) for document in await self._store.list(kind)]
 
-    async def bodies(self, kind: Kind[T]) -> list[T]:
+    async def bodies(self, kind: DocumentKind[T]) -> list[T]:
         """Read what those of a kind say that can be read, ordered by id (manager and CLI only)."""
         return [found.body for found in await self.all(kind) if found.body is not None]
 
-    def typed(self, kind: Kind[T], document: Document) -> Found[T]:
+    def typed(self, kind: DocumentKind[T], document: Document) -> FoundDocument[T]:
         """Return a document as its kind says; one that cannot be read is told."""
         found = read_as(kind, document)
         if found.body is None:
@@ -213,19 +213,19 @@ class Documents:
         return await self._store.delete(kind, id, expected_version=expected_version)
 
 
-def read_as(kind: Kind[T], document: Document) -> Found[T]:
+def read_as(kind: DocumentKind[T], document: Document) -> FoundDocument[T]:
     """Return a document as its kind says, or why it cannot be read."""
     name, version = document.id, document.version
     reason = document.damage or _out_of_range(document.body)
     if not reason:
         try:
-            return Found(name, version, kind.read(document.body, name))
+            return FoundDocument(name, version, kind.read(document.body, name))
         except (msgspec.MsgspecError, ProtocolError, RecursionError) as error:
             reason = _in_words(error)
-    return Found(name, version, None, reason[:REASON_MOST])
+    return FoundDocument(name, version, None, reason[:REASON_MOST])
 
 
-def malformed(kind: str, found: Found[Any]) -> MalformedDocument:
+def malformed(kind: str, found: FoundDocument[Any]) -> MalformedDocument:
     """Return the error that a document cannot be read, for where nothing may stand for it."""
     return MalformedDocument(
         f"fleet-state document {kind}/{found.id} cannot be read: {found.reason}; "

@@ -26,7 +26,7 @@ from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Clock, Conflict, Document, StateStore, Written
-from shardfleet.engine.state.documents import Documents, Found, malformed
+from shardfleet.engine.state.documents import Documents, FoundDocument, malformed
 from shardfleet.engine.state.kinds import (
     FINISHED,
     HANDOVERS,
@@ -296,7 +296,7 @@ class FleetState:
         found = [self._stop(each) for each in await self._store.all(STOP)]
         return [stop for stop in found if stop is not None]
 
-    def _stop(self, found: Found[StopNote]) -> StopNote | None:
+    def _stop(self, found: FoundDocument[StopNote]) -> StopNote | None:
         """Return a stop, None of one that is over; in doubt the shard stands still."""
         note = found.body or StopNote(
             lease_key=found.id,
@@ -469,7 +469,7 @@ def slot_body(slot: Slot) -> dict[str, Any]:
     return body
 
 
-def _slot(found: Found[Slot] | None) -> VersionedSlot | None:
+def _slot(found: FoundDocument[Slot] | None) -> VersionedSlot | None:
     if found is None:
         return None
     if found.body is None:

@@ -28,7 +28,7 @@ from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, StreamIncarnation
-from shardfleet.engine.state.documents import Kind
+from shardfleet.engine.state.documents import DocumentKind
 from shardfleet.engine.state.rows import rows_kind
 from shardfleet.errors import ProtocolError
 from shardfleet.values import dataclass
@@ -308,37 +308,43 @@ def _incarnation(body: _Identity) -> StreamIncarnation:
 # --- the kinds; a worker writes those of cdk/shardfleet_cdk/permissions.py, a person pauses, the
 # --- manager the rest
 
-SLOT: Kind[Slot] = Kind("slot", Slot, id_field="slot_id")
-NOTE: Kind[CrashNote] = Kind("note", CrashNote, id_field="lease_key", made=_crash_note)
-STOP: Kind[StopNote] = Kind("stop", StopNote, id_field="lease_key")
+SLOT: DocumentKind[Slot] = DocumentKind("slot", Slot, id_field="slot_id")
+NOTE: DocumentKind[CrashNote] = DocumentKind(
+    "note", CrashNote, id_field="lease_key", made=_crash_note
+)
+STOP: DocumentKind[StopNote] = DocumentKind("stop", StopNote, id_field="lease_key")
 # How far a shard is done beyond its checkpoint; see domain/delivery/lanes.py.
-LANES: Kind[LanesNote] = Kind("lanes", LanesNote, id_field="lease_key", made=_lanes)
+LANES: DocumentKind[LanesNote] = DocumentKind("lanes", LanesNote, id_field="lease_key", made=_lanes)
 # The state of a shard's tumbling window; see domain/delivery/windows.py.
-WINDOW: Kind[WindowNote] = Kind("window", WindowNote, id_field="lease_key", made=_window)
-TIP: Kind[TipMark] = Kind("tip", TipMark)
-NAP: Kind[Nap] = Kind("nap", _NapBody, id_field="lease_key", made=_nap)
-GONE: Kind[GoneNote] = Kind("gone", _GoneBody, id_field="lease_key", made=_gone)
-PIN: Kind[Pin] = Kind("pin", Pin)
-STREAM: Kind[StreamIncarnation] = Kind("stream", _Identity, made=_incarnation)
-PROMPT: Kind[Nothing] = Kind("prompt", Nothing)
-LEDGER: Kind[LedgerPage] = Kind("ledger", _LedgerBody, id_field="writer", made=_page, is_dated=True)
-PAUSE: Kind[Pauses] = Kind("pause", Pauses, made=_pauses)
-LOCK: Kind[Lock] = Kind("lock", Lock)
-PACE: Kind[Pace] = Kind("pace", Pace)
-REGIME: Kind[RegimeBody] = Kind("regime", RegimeBody)
-FOREIGN: Kind[Foreign] = Kind("foreign", Foreign)
-PLAN: Kind[LastPlan] = Kind("plan", LastPlan)
-TURN: Kind[Turn] = Kind("turn", Turn)
-PLACES: Kind[Places] = Kind("places", Places)
+WINDOW: DocumentKind[WindowNote] = DocumentKind(
+    "window", WindowNote, id_field="lease_key", made=_window
+)
+TIP: DocumentKind[TipMark] = DocumentKind("tip", TipMark)
+NAP: DocumentKind[Nap] = DocumentKind("nap", _NapBody, id_field="lease_key", made=_nap)
+GONE: DocumentKind[GoneNote] = DocumentKind("gone", _GoneBody, id_field="lease_key", made=_gone)
+PIN: DocumentKind[Pin] = DocumentKind("pin", Pin)
+STREAM: DocumentKind[StreamIncarnation] = DocumentKind("stream", _Identity, made=_incarnation)
+PROMPT: DocumentKind[Nothing] = DocumentKind("prompt", Nothing)
+LEDGER: DocumentKind[LedgerPage] = DocumentKind(
+    "ledger", _LedgerBody, id_field="writer", made=_page, is_dated=True
+)
+PAUSE: DocumentKind[Pauses] = DocumentKind("pause", Pauses, made=_pauses)
+LOCK: DocumentKind[Lock] = DocumentKind("lock", Lock)
+PACE: DocumentKind[Pace] = DocumentKind("pace", Pace)
+REGIME: DocumentKind[RegimeBody] = DocumentKind("regime", RegimeBody)
+FOREIGN: DocumentKind[Foreign] = DocumentKind("foreign", Foreign)
+PLAN: DocumentKind[LastPlan] = DocumentKind("plan", LastPlan)
+TURN: DocumentKind[Turn] = DocumentKind("turn", Turn)
+PLACES: DocumentKind[Places] = DocumentKind("places", Places)
 # Smoothed throughput by lease, utilisation by worker.
-LOADS: Kind[LoadRows] = Kind("loads", LoadRows)
+LOADS: DocumentKind[LoadRows] = DocumentKind("loads", LoadRows)
 SIGHTINGS = rows_kind("sightings", SightingRow)
 HANDOVERS = rows_kind("handovers", HandoverRow)
 SUSPECTS = rows_kind("suspects", SuspicionRow)
 GLANCES = rows_kind("glances", GlanceRow)
 FINISHED = rows_kind("finished", int)
 
-KINDS: tuple[Kind[Any], ...] = (
+KINDS: tuple[DocumentKind[Any], ...] = (
     SLOT,
     NOTE,
     STOP,
@@ -368,7 +374,7 @@ KINDS: tuple[Kind[Any], ...] = (
 )
 
 
-def kind_of(name: str) -> Kind[Any] | None:
+def kind_of(name: str) -> DocumentKind[Any] | None:
     """Return the kind of a document by its name in the table; None: no kind of this release's."""
     for kind in KINDS:
         if name == kind and not kind.is_dated:

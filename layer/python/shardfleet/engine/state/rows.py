@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from shardfleet.engine.ports import Document, StateStore
-from shardfleet.engine.state.documents import Documents, Found, Kind
+from shardfleet.engine.state.documents import DocumentKind, Documents, FoundDocument
 
 R = TypeVar("R")
 
@@ -28,18 +28,18 @@ class _Body(msgspec.Struct, frozen=True):
     leases: str
 
 
-def rows_kind(name: str, row: type[R]) -> Kind[dict[str, R]]:
+def rows_kind(name: str, row: type[R]) -> DocumentKind[dict[str, R]]:
     """Declare a kind of rows; columns of a later version are passed over."""
     decoder = msgspec.json.Decoder(dict[str, row])  # type: ignore[valid-type]
-    return Kind(name, _Body, made=lambda body: decoder.decode(body.leases))
+    return DocumentKind(name, _Body, made=lambda body: decoder.decode(body.leases))
 
 
-async def read_rows(store: StateStore, kind: Kind[dict[str, R]]) -> dict[str, R]:
+async def read_rows(store: StateStore, kind: DocumentKind[dict[str, R]]) -> dict[str, R]:
     """Read the rows of all documents of a kind that can be read."""
     return rows_of(await Documents.of(store).all(kind))
 
 
-def rows_of(documents: Sequence[Found[dict[str, R]]]) -> dict[str, R]:
+def rows_of(documents: Sequence[FoundDocument[dict[str, R]]]) -> dict[str, R]:
     """Return the rows of the documents that can be read."""
     rows: dict[str, R] = {}
     for document in documents:
