@@ -8,6 +8,19 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlsplit
 
+import pytest
+
+from shardfleet.errors import Unsettled
+
+
+@contextmanager
+def doubted(kind, match=""):
+    """Expect a refusal that is believed only when it lasts, and then is of that kind."""
+    with pytest.raises(Unsettled, match=match) as caught:
+        yield caught
+    assert isinstance(caught.value.verdict, kind)
+
+
 HANG = "hang"  # take the request, never answer
 HANG_UP = "hang up"  # take the request, close the connection
 LOSE_REPLY = "lose the reply"  # carry the request out behind it, then close the connection

@@ -3,11 +3,10 @@
 import asyncio
 import uuid
 
-import pytest
-
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.adapters.window_states import S3WindowStates
 from shardfleet.errors import ConfigurationError
+from tests.adapters.loopback import doubted
 
 FUNCTION = "arn:aws:lambda:eu-west-1:123456789012:function:worker:live"
 STATE = '{"ä":1}'
@@ -40,14 +39,12 @@ def test_a_state_is_an_object_of_its_own_until_it_is_dropped(moto_clients):
         assert await states.fetch(place) == STATE
         await states.keep("shardId-000000000001", "abc", STATE)  # A repeat is the same object.
         await states.drop(place)
-        with pytest.raises(
-            ConfigurationError, match=f"GetObject of the state of a window, {place}"
-        ):
+        with doubted(ConfigurationError, match=f"GetObject of the state of a window, {place}"):
             await states.fetch(place)
 
     asyncio.run(scenario())
 
 
 def test_a_bucket_that_is_not_there_is_named(moto_clients):
-    with pytest.raises(ConfigurationError, match="PutObject of the state of a window to nowhere"):
+    with doubted(ConfigurationError, match="PutObject of the state of a window to nowhere"):
         asyncio.run(states_in(moto_clients, "nowhere").keep("shard", "abc", STATE))

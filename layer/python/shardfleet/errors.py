@@ -15,7 +15,8 @@ The tree::
     ├── OutcomeUnknown          a write was sent and its answer never came
     ├── StreamError             the stream did not answer as hoped
     │   ├── Throttled              ask again later
-    │   │   └── IndexNotReady          an index that is being built
+    │   │   ├── IndexNotReady          an index that is being built
+    │   │   └── Unsettled              it may pass by itself, or a person must mend it
     │   ├── IteratorExpired        begin at a position again
     │   ├── FalseEnd               a page contradicts itself about its shard's end; ask again
     │   ├── ShardGone              no such shard (any more)
@@ -62,7 +63,7 @@ class HandlerNotLoaded(ConfigurationError):
 
 
 class RightMissing(ConfigurationError):
-    """A service refuses for want of a right: a person must act."""
+    """A service refuses for want of a right: a person must act. First it is unsettled."""
 
 
 class KeyDenied(RightMissing):
@@ -116,6 +117,24 @@ class IndexNotReady(Throttled):
     """An index is being built, or not there yet; what it would answer is read another way."""
 
 
+class Unsettled(Throttled):
+    """
+    Refused, not applied, and it may pass by itself or not: time tells (hazard H22).
+
+    Who asks again and again raises the verdict once it has lasted
+    (:class:`shardfleet.domain.refusals.Doubt`); who asks once has no other answer than this.
+
+    Attributes:
+        verdict: what it is if it lasts, e.g. :class:`RightMissing`.
+
+    """
+
+    def __init__(self, verdict: ShardfleetError) -> None:
+        """Say what the verdict says."""
+        super().__init__(verdict)
+        self.verdict = verdict
+
+
 class IteratorExpired(StreamError):
     """A resume token is too old (a shard iterator: 5 minutes); begin at a position."""
 
@@ -167,6 +186,16 @@ class StaleEpoch(ShardfleetError):
     """A newer invocation has claimed this slot; this one must stop without writing (H1)."""
 
 
+def settled(error: ShardfleetError) -> ShardfleetError:
+    """Return what an error is when it is believed: an unsettled one's verdict."""
+    return error.verdict if isinstance(error, Unsettled) else error
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the name of an error's kind; an unsettled one's is its verdict's."""
+    return type(error.verdict if isinstance(error, Unsettled) else error).__name__
+
+
 def told(error: BaseException) -> str:
     """
     Return an error as it may be logged and stored: its kind, and the place that raised it.
@@ -174,8 +203,10 @@ def told(error: BaseException) -> str:
     What it says is left out, because it may quote a record, unless it is one of ours, which quote
     none (tests/canary).
     """
-    said = f": {error}" if isinstance(error, ShardfleetError) else ""
-    return f"{type(error).__name__}{said} ({where_raised(error)})"
+    where = where_raised(error)
+    if not isinstance(error, ShardfleetError):
+        return f"{type(error).__name__} ({where})"
+    return f"{kind_of(error)}: {error} ({where})"
 
 
 def where_raised(error: BaseException) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from shardfleet.domain.refusals import Doubt
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import ShardGraph
-from shardfleet.errors import StreamReplaced, Throttled
+from shardfleet.errors import StreamReplaced, Throttled, settled
 from shardfleet_spark.offsets.lineage import Family, Listing
 from shardfleet_spark.options.starting import Start
 from shardfleet_spark.plan.beginning import begin, common_start, opening_of
@@ -37,6 +38,7 @@ class Discovery:
         self._hurry_ms = hurry_ms
         self._due_ms: int | None = None
         self._hurried_ms = 0
+        self._doubt = Doubt()
         self.listing: Listing | None = None
         self.incarnation: StreamIncarnation | None = None
 
@@ -93,7 +95,10 @@ class Discovery:
         if self._due_ms is None or due_ms is None or now_ms >= min(due_ms, self._due_ms):
             try:
                 await self._list()
-            except Throttled:
+                self._doubt.clear()
+            except Throttled as error:
+                if self._doubt.believes(error, now_ms):
+                    raise settled(error) from error
                 # The list that is known serves; children wait a little longer.
                 self._due_ms = self._hurried_ms = now_ms + self._ports.policy.retry_most_ms
                 return

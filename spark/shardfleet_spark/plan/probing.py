@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from shardfleet.domain.positions.positions import position_text
 from shardfleet.domain.reading.cursor import ShardCursor
 from shardfleet.domain.reading.pages import RecordsPage
+from shardfleet.domain.refusals import Doubt
 from shardfleet.errors import (
     FalseEnd,
     ForeignPosition,
@@ -23,6 +24,7 @@ from shardfleet.errors import (
     PositionTrimmed,
     ShardGone,
     Throttled,
+    settled,
 )
 from shardfleet_spark.offsets.plan_token import Stand
 from shardfleet_spark.read.shard_pages import (
@@ -90,6 +92,7 @@ class IdleShardProber:
         self._due_ms: int | None = None
         self._after = ""
         self._lagging = False
+        self._doubt = Doubt()
         self.tips: dict[str, int] = {}
         self.found: frozenset[str] = frozenset()
         self.calls = 0
@@ -151,8 +154,11 @@ class IdleShardProber:
                 shard_id, origin.start, resume_token=origin.resume_token, limit=_PROBE_RECORDS
             )
             cursor.answered(page, ports.now)
-        except (Throttled, OutcomeUnknown):
+            self._doubt.clear()
+        except (Throttled, OutcomeUnknown) as error:
             self.throttles += 1
+            if self._doubt.believes(error, ports.clock.monotonic_ms()):
+                raise settled(error) from error
             return False
         except IteratorExpired:
             self._hints.known.pop(shard_id, None)

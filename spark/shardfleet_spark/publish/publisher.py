@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from shardfleet.domain.leases.changes import create, delete, take
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.leases.lease import Applied, ChangeKind, Gone, Lease, LeaseChange, Lost
+from shardfleet.domain.refusals import Doubt
 from shardfleet.engine.ports import Clock, LeaseStore
-from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
+from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled, settled
 from shardfleet_spark.publish.publication import (
     CommittedStanding,
     finishing,
@@ -73,6 +74,7 @@ class Publisher:
         self._clock = clock
         self._to = publication
         self._unsure: set[str] = set()
+        self._doubt = Doubt()
         self.leases: dict[str, Lease] = {}
         self.trouble = ""
 
@@ -234,7 +236,10 @@ class Publisher:
         key = change.lease_key
         try:
             result = await self._store.apply(change)
+            self._doubt.clear()
         except Throttled as error:
+            if self._doubt.believes(error, self._clock.monotonic_ms()):
+                raise settled(error) from error
             self.trouble = str(error)
             return None
         except OutcomeUnknown as error:

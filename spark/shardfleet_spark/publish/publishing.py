@@ -13,7 +13,8 @@ from collections.abc import Callable, Coroutine
 from threading import Event, Lock, Thread, current_thread, main_thread
 from typing import Any
 
-from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.domain.refusals import Doubt
+from shardfleet.errors import OutcomeUnknown, Throttled, Unsettled
 from shardfleet_spark.publish.publication import CommittedStanding
 from shardfleet_spark.publish.publisher import Publisher
 from shardfleet_spark.read.sealing import persist
@@ -70,6 +71,7 @@ class Publishing:
         self._stopped = Event()
         self._one_at_a_time = Lock()
         self._failure: Exception | None = None
+        self._doubt = Doubt()
 
     def committed(self, standing: CommittedStanding) -> None:
         """
@@ -122,7 +124,11 @@ class Publishing:
         with self._one_at_a_time:
             try:
                 asyncio.run(work)
+                self._doubt.clear()
             except (Throttled, OutcomeUnknown, TimeoutError) as error:
                 self._publisher.trouble = str(error) or type(error).__name__
+                is_believed = self._doubt.believes(error, self._ports.clock.monotonic_ms())
+                if isinstance(error, Unsettled) and is_believed:
+                    self._failure = error.verdict
             except Exception as error:  # noqa: BLE001 - told by the next batch, which must not be
                 self._failure = error

@@ -24,7 +24,7 @@ from shardfleet.domain.stream.sequence import (
     Position,
     StreamIncarnation,
 )
-from shardfleet.errors import OutcomeUnknown, ShardGone, Throttled
+from shardfleet.errors import OutcomeUnknown, ShardGone, Throttled, Unsettled
 from shardfleet.records import StreamRecord
 from shardfleet_spark.offsets.plan_token import Quota, Stand
 from shardfleet_spark.offsets.seals import (
@@ -336,5 +336,5 @@ async def pause(ports: FetchPorts, failures: int, error: Exception) -> None:
 
     """
     if not ports.may_retry(failures):
-        raise error
+        raise error.verdict if isinstance(error, Unsettled) else error
     await ports.clock.sleep_ms(ports.back_off_ms(failures))

@@ -24,7 +24,14 @@ from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.stream.gone_shards import GoneNote, judge_gone
 from shardfleet.domain.stream.sequence import PointKind
 from shardfleet.engine.ports import Clock, Entropy, ShardSource, StreamDirectory
-from shardfleet.errors import OutcomeUnknown, PositionTrimmed, ShardfleetError, ShardGone, Throttled
+from shardfleet.errors import (
+    OutcomeUnknown,
+    PositionTrimmed,
+    ShardfleetError,
+    ShardGone,
+    Throttled,
+    settled,
+)
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
 from shardfleet.records import StreamRecord
 from shardfleet_spark.offsets.plan_token import Stand
@@ -257,7 +264,7 @@ class ShardPages:
             self._is_refused = isinstance(error, Throttled | OutcomeUnknown)
             self.throttles += self._is_refused
             if not self.cursor.failed(error, self._ports.now):
-                raise
+                raise settled(error) from error
 
     async def _look(self, error: ShardGone) -> None:
         """Judge a shard that is not found, as a fleet does."""

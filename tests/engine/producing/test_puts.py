@@ -8,7 +8,14 @@ from shardfleet.domain.reading.flow_control import FlowLimits
 from shardfleet.engine.producer import requests
 from shardfleet.engine.producer.sending import Producer
 from shardfleet.engine.producer.settings import REQUEST_BYTES_MOST, ProducerSettings
-from shardfleet.errors import ConfigurationError, InvalidRecord, KeyDenied, StreamGone, Throttled
+from shardfleet.errors import (
+    ConfigurationError,
+    InvalidRecord,
+    KeyDenied,
+    StreamGone,
+    Throttled,
+    Unsettled,
+)
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import SeededEntropy
@@ -306,7 +313,7 @@ def test_a_key_that_is_denied_is_waited_for_and_then_named(denials):
     def denied(_):
         if left[0]:
             left[0] -= 1
-            raise KeyDenied("KMSAccessDeniedException: check the key's policy")
+            raise Unsettled(KeyDenied("KMSAccessDeniedException: check the key's policy"))
 
     stream.before_put = denied
 

@@ -20,7 +20,7 @@ from shardfleet.adapters.sdk_errors import ErrorFactory, RefusalIsAnswer, SdkCal
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.delivery.given_up import folder_of, key_of
 from shardfleet.engine.ports import FailedRecords
-from shardfleet.errors import ConfigurationError, RightMissing
+from shardfleet.errors import ConfigurationError
 from shardfleet.records import Record
 from shardfleet.values import dataclass
 
@@ -235,13 +235,11 @@ class SnsDeadLetters:
     @in_threads_of("_pool")
     def _publish(self, text: str, *, refused: ErrorFactory) -> None:
         missing = ("NotFound", "NotFoundException")
-        denied = ("AuthorizationError", "AuthorizationErrorException")
         call = SdkCall(
             f"Publish of given-up records to {self._topic_arn}",
             writes=True,
             codes={
                 **dict.fromkeys(missing, ConfigurationError),
-                **dict.fromkeys(denied, RightMissing),
                 **dict.fromkeys(_REFUSED_BY_TOPIC, refused),
             },
         )

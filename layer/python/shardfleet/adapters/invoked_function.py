@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from shardfleet.adapters.sdk_errors import ErrorFactory, RefusalIsAnswer, SdkCall
+from shardfleet.adapters.sdk_errors import ErrorFactory, RefusalIsAnswer, SdkCall, unsettled
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.errors import HandlerNotLoaded, Throttled
@@ -138,7 +138,8 @@ class InvokedFunction:
         return FunctionAnswer(payload=payload, failed="FunctionError" in answer)
 
     def _codes(self) -> dict[str, ErrorFactory]:
-        unusable = partial(_unusable, self.name)
+        # Of some Lambda says so with a 502, which the SDK would ask again.
+        unusable = unsettled(partial(_unusable, self.name))
         return {**dict.fromkeys(LATER, Throttled), **dict.fromkeys(UNUSABLE, unusable)}
 
 

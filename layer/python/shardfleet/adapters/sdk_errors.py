@@ -4,23 +4,18 @@ The one place where an error of the SDK becomes an error of shardfleet.
 Three questions decide: did the service refuse (not applied), did the request never leave (not
 applied), or is nobody able to say (a time-out or a broken connection after sending, or a 5xx on a
 write: DynamoDB's documentation leaves open whether it was applied)? Only the last is
-``OutcomeUnknown`` (hazard H1), and only for writes: a read is simply repeated later.
+``OutcomeUnknown`` (hazard H1), and only for writes: a read is simply repeated later. What a refusal
+means is the table of :mod:`shardfleet.domain.refusals` (hazard H22).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardfleet.errors import (
-    KeyDenied,
-    OutcomeUnknown,
-    RightMissing,
-    ShardfleetError,
-    Throttled,
-)
+from shardfleet.domain.refusals import Refusal, error_of, has_code, refusal_of
+from shardfleet.errors import ShardfleetError, Throttled, Unsettled
 from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
@@ -31,43 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ErrorFactory = Callable[[str], ShardfleetError]
 
-# "Refused; ask again later" in the words of DynamoDB, Kinesis, Step Functions, SQS and S3.
-THROTTLING_CODES = frozenset(
-    {
-        "ExecutionLimitExceeded",
-        "ExpiredNextTokenException",
-        "LimitExceededException",
-        "PriorRequestNotComplete",
-        "ProvisionedThroughputExceededException",
-        "ReplicatedWriteConflictException",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "ResourceInUseException",
-        "SlowDown",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequestsException",
-        "TransactionConflictException",
-        "TransactionInProgressException",
-    }
-)
-# A person must act: no repeat helps.
-RIGHTS_CODES = frozenset(
-    {
-        "AccessDenied",
-        "AccessDeniedException",
-        "ExpiredTokenException",
-        "InvalidSignatureException",
-        "MissingAuthenticationTokenException",
-        "UnrecognizedClientException",
-    }
-)
-# KMSAccessDeniedException of Kinesis, KmsAccessDeniedException of Step Functions, KmsAccessDenied
-# and KMS.AccessDeniedException of SQS: each service spells the errors of KMS in its own way.
-_OF_KMS = re.compile(r"kms\.?(\w+)", re.IGNORECASE)
 TABLE_PAGING = ("LastEvaluatedKey", "ExclusiveStartKey")  # DynamoDB Scan and Query
 CONDITION_FAILED = "ConditionalCheckFailedException"
-_SERVER_FAULT = 500
 _WORDS_MOST = 1_000  # of what a service says: enough for a person
 
 
@@ -118,8 +78,9 @@ class SdkCall:
             ConditionFailed: a conditional write found its condition false.
             Throttled: refused or never sent; not applied.
             OutcomeUnknown: a write that was sent and not answered.
-            RightMissing: a right or credential is missing; KeyDenied: it is one of a key.
-            ShardfleetError: anything else, or what ``codes`` says.
+            Unsettled: refused or never sent, for what may pass by itself or not; its verdict is
+                RightMissing where a right or credential is missing (KeyDenied: one of a key).
+            ShardfleetError: what ``codes`` says, or a request that the SDK does not send.
 
         """
         try:
@@ -152,8 +113,11 @@ class SdkCall:
                 return self._unanswered("the answer cannot be read")
             case _ if isinstance(error, (*broken_off, UnreadableAnswer)):
                 return self._unanswered(str(error))
-            case sdk.BotoCoreError():
+            case sdk.ParamValidationError():
                 return ShardfleetError(f"{self.what}: {type(error).__name__}: {error}")
+            case sdk.BotoCoreError():  # Never sent: no credentials could be got, for one.
+                text = f"{self.what}: {type(error).__name__}: {error}"
+                return Unsettled(ShardfleetError(text))
             case _:
                 return None
 
@@ -163,27 +127,25 @@ class SdkCall:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         # Of an answer that is no JSON botocore takes the status for the code and all of the body
         # for the message: a proxy's page, or what was sent to it.
-        said = "" if code.isdecimal() else str(details.get("Message", ""))[:_WORDS_MOST]
+        said = str(details.get("Message", ""))[:_WORDS_MOST] if has_code(code) else ""
         text = f"{self.what}: {code}: {said}"
         if code == CONDITION_FAILED:
             answer: Mapping[str, Any] = error.response
             return ConditionFailed(answer.get("Item"))
         if code in self.codes:
             return self.codes[code](text)
-        of_kms = _OF_KMS.fullmatch(code)
-        if code in THROTTLING_CODES or (of_kms and of_kms[1].startswith("Throttl")):
-            return Throttled(text)
-        if code in RIGHTS_CODES or of_kms:
-            kind = KeyDenied if of_kms else RightMissing
-            return kind(f"{text}; check the function's role and the key's policy")
-        if status >= _SERVER_FAULT:
-            return self._unanswered(f"{code}: {said}")
-        return ShardfleetError(text)
+        refusal = refusal_of(code, status)
+        if refusal is Refusal.STRANGE:
+            text += f"HTTP status {status} without an error code: perhaps a proxy's answer"
+        return error_of(refusal, text, writes=self.writes)
 
     def _unanswered(self, text: str) -> ShardfleetError:
-        if self.writes:
-            return OutcomeUnknown(f"{self.what}: {text}")
-        return Throttled(f"{self.what}: {text}")
+        return error_of(Refusal.BROKEN, f"{self.what}: {text}", writes=self.writes)
+
+
+def unsettled(kind: ErrorFactory) -> ErrorFactory:
+    """Return what makes an error of ``codes`` be believed only when it lasts."""
+    return lambda text: Unsettled(kind(text))
 
 
 def pages(

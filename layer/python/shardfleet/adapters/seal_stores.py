@@ -13,15 +13,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shardfleet.adapters.sdk_errors import (
-    RIGHTS_CODES,
     TABLE_PAGING,
     ConditionFailed,
     RefusalIsAnswer,
     SdkCall,
     pages,
+    unsettled,
 )
+from shardfleet.domain.refusals import Refusal, refusal_of
 from shardfleet.engine.ports import Clock
-from shardfleet.errors import ConfigurationError, ShardfleetError, Throttled
+from shardfleet.errors import ConfigurationError, ShardfleetError, Throttled, Unsettled
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
@@ -165,7 +166,7 @@ class DynamoDBSealStore:
         return [found for page in pages(fetch, TABLE_PAGING) for found in page["Items"]]
 
     def _call(self, operation: str, *, writes: bool = False) -> SdkCall:
-        missing = {"ResourceNotFoundException": self._missing}
+        missing = {"ResourceNotFoundException": unsettled(self._missing)}
         return SdkCall(f"{operation} in seal table {self._table}", writes=writes, codes=missing)
 
     def _missing(self, text: str) -> ConfigurationError:
@@ -259,8 +260,8 @@ class S3SealStore:
             f"DeleteObjects in seal bucket {self._bucket}: {len(left)} of {whole} are left: "
             + ", ".join(sorted(codes))
         )
-        if codes & RIGHTS_CODES:
-            return ConfigurationError(f"{text}; allow s3:DeleteObject")
+        if Refusal.DENIED in {refusal_of(code, 0) for code in codes}:
+            return Unsettled(ConfigurationError(f"{text}; allow s3:DeleteObject"))
         return Throttled(text)
 
     def _read(self, name: str) -> bytes | None:
@@ -276,10 +277,10 @@ class S3SealStore:
             )
         except RefusalIsAnswer:
             return None
-        except _NotAllowed:
+        except _NotAllowed as error:
             if name not in self._names(name):
                 return None
-            raise
+            raise Unsettled(error) from error
         return answer["Body"].read()
 
     def _names(self, prefix: str) -> list[str]:
@@ -301,7 +302,9 @@ class S3SealStore:
     ) -> SdkCall:
         what = f"{operation} in seal bucket {self._bucket}"
         return SdkCall(
-            what, writes=writes, codes={"NoSuchBucket": ConfigurationError, **(codes or {})}
+            what,
+            writes=writes,
+            codes={"NoSuchBucket": unsettled(ConfigurationError), **(codes or {})},
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardfleet.adapters.sdk_errors import SdkCall
+from shardfleet.adapters.sdk_errors import SdkCall, unsettled
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.errors import ConfigurationError
 
@@ -59,7 +59,7 @@ class S3WindowStates:
         call = SdkCall(
             f"PutObject of the state of a window to {self._bucket}",
             writes=True,
-            codes=dict.fromkeys(_GONE, ConfigurationError),
+            codes=dict.fromkeys(_GONE, unsettled(ConfigurationError)),
         )
         call.run(
             self._client.put_object,
@@ -82,7 +82,7 @@ class S3WindowStates:
         """
         call = SdkCall(
             f"GetObject of the state of a window, {place}",
-            codes=dict.fromkeys(_GONE, ConfigurationError),
+            codes=dict.fromkeys(_GONE, unsettled(ConfigurationError)),
         )
         bucket, key = _parts(place)
         answer = call.run(self._client.get_object, Bucket=bucket, Key=key)

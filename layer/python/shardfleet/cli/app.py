@@ -46,7 +46,7 @@ from shardfleet.cli import (
     where,
 )
 from shardfleet.cli.telling import complain, say
-from shardfleet.errors import ConfigurationError, ShardfleetError
+from shardfleet.errors import ConfigurationError, ShardfleetError, settled
 
 EXIT_FAILED = 1
 EXIT_WRONG_INPUT = 2
@@ -128,12 +128,10 @@ def run(arguments: list[str] | None = None) -> int:
     """
     try:
         app(args=arguments, prog_name="shardfleet")
-    except ConfigurationError as error:
-        complain(error)
-        return EXIT_WRONG_INPUT
     except ShardfleetError as error:
         complain(error)
-        return EXIT_FAILED
+        is_input = isinstance(settled(error), ConfigurationError)
+        return EXIT_WRONG_INPUT if is_input else EXIT_FAILED
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else EXIT_FAILED
     return 0

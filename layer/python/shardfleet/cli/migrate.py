@@ -31,7 +31,7 @@ from shardfleet.domain.explain.migration_report import (
     ReportMark,
     migration_report,
 )
-from shardfleet.errors import ConfigurationError, RightMissing
+from shardfleet.errors import ConfigurationError, Unsettled
 
 if TYPE_CHECKING:
     from shardfleet.engine.operate.migrate import Migrator
@@ -180,7 +180,7 @@ async def _facts(
     snapshot = await migrator.look()
     try:
         refusal = await fleet.index.refusal()
-    except RightMissing as error:
+    except Unsettled as error:
         refusal = str(error)
     shards = sum(shard.is_open for shard in await fleet.stream.list_shards())
     setup = Setup(shards=shards, workers=workers_for(config, shards), **around)

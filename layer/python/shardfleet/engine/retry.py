@@ -15,8 +15,9 @@ from typing import TypeVar, cast
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import back_off_ms
+from shardfleet.domain.refusals import Doubt
 from shardfleet.engine.ports import Clock, Entropy
-from shardfleet.errors import OutcomeUnknown, StreamGone, Throttled
+from shardfleet.errors import OutcomeUnknown, ShardfleetError, StreamGone, Throttled, settled
 from shardfleet.values import dataclass
 
 T = TypeVar("T")
@@ -69,7 +70,10 @@ async def each_of(
     items: Iterable[U], call: Callable[[U], Awaitable[T]], *, box: Box | None = None
 ) -> list[T]:
     """
-    Make a call per item, some of them at once; after a failure no more are begun.
+    Make a call per item, some of them at once.
+
+    What one item's call is answered keeps no other from being made (H22), unless all that were
+    made at once failed: then nobody answers.
 
     Raises:
         BoxSpent: there is a box, and its time was over.
@@ -78,11 +82,33 @@ async def each_of(
     """
     waiting = iter(items)
     results: list[T] = []
+    refusal: ShardfleetError | None = None
     while batch := list(islice(waiting, CALLS_AT_ONCE)):
         if box and box.is_spent:
             raise BoxSpent(len(batch) + sum(1 for _ in waiting))
-        results += await all_of(*(call(item) for item in batch))
+        answers = await all_of(*(_answered(call(item)) for item in batch))
+        refusals = [each for each in answers if isinstance(each, _Refused)]
+        refusal = refusal or (refusals[0].error if refusals else None)
+        if refusal is not None and len(refusals) == len(batch):
+            raise refusal
+        results += [each for each in answers if not isinstance(each, _Refused)]
+    if refusal is not None:
+        raise refusal
     return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """What came of a call instead of its result."""
+
+    error: ShardfleetError
+
+
+async def _answered(call: Awaitable[T]) -> T | _Refused:
+    try:
+        return await call
+    except ShardfleetError as error:
+        return _Refused(error)
 
 
 async def all_of(*calls: Awaitable[T]) -> list[T]:
@@ -253,13 +279,16 @@ class Patience:
         Raises:
             Halted: asked to stop while it was refused.
             StreamGone: said so many times in a row: once may be a lie, and a worker's end.
+            ShardfleetError: the verdict of what was refused for as long as it is doubted.
 
         """
-        failures = denials = 0
+        failures, denials, doubt = 0, 0, Doubt()
         while True:
             try:
                 return await call()
-            except (Throttled, OutcomeUnknown):
+            except (Throttled, OutcomeUnknown) as error:
+                if doubt.believes(error, self.clock.monotonic_ms()):
+                    raise settled(error) from error
                 failures, denials = failures + 1, 0
             except StreamGone:
                 failures, denials = failures + 1, denials + 1

@@ -24,9 +24,10 @@ from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.delivery.windows import STATE_BYTES_MOST
+from shardfleet.domain.refusals import Doubt
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.engine.retry import Patience
-from shardfleet.errors import InvalidReply, OutcomeUnknown, Throttled
+from shardfleet.errors import InvalidReply, OutcomeUnknown, Throttled, settled
 from shardfleet.records import Batch, Record
 from shardfleet.runtime.handler_call import (
     EventSource,
@@ -224,17 +225,19 @@ class FunctionHandlerRunner:
 
         Raises:
             Throttled: the time is over.
+            ShardfleetError: it is, too; the verdict of what was refused as long as it is doubted.
 
         """
-        failures = 0
+        failures, doubt = 0, Doubt()
         while True:
             try:
                 return await call()
-            except Throttled:
+            except Throttled as error:
                 failures += 1
                 back_off_ms = self._patience.back_off_ms(failures)
-                if self._clock.now_ms() + back_off_ms >= until_ms:
-                    raise
+                is_over = self._clock.now_ms() + back_off_ms >= until_ms
+                if doubt.believes(error, self._clock.monotonic_ms()) or is_over:
+                    raise settled(error) from error
             await self._clock.sleep_ms(back_off_ms)
 
     def _failure(self, answer: FunctionAnswer) -> str:

@@ -32,6 +32,7 @@ from shardfleet.adapters.sdk_errors import (
     RefusalIsAnswer,
     SdkCall,
     pages,
+    unsettled,
 )
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.leases.changes import failing
@@ -185,7 +186,7 @@ class DynamoDBLeaseStore:
         """
         what = f"Query: {OWNER_INDEX} of lease table {self._table}"
         codes: dict[str, ErrorFactory] = {
-            "ResourceNotFoundException": ConfigurationError,
+            "ResourceNotFoundException": unsettled(ConfigurationError),
             "ValidationException": _unusable_index,
         }
         call = SdkCall(what, codes=codes)
@@ -262,7 +263,7 @@ class DynamoDBLeaseStore:
 
     def _call(self, operation: str, subject: str, *, writes: bool = False) -> SdkCall:
         codes = {
-            "ResourceNotFoundException": ConfigurationError,
+            "ResourceNotFoundException": unsettled(ConfigurationError),
             # An ADD to an attribute that is no number, for one.
             "ValidationException": MalformedLease,
         }
@@ -277,7 +278,8 @@ def _unusable_index(text: str) -> ShardfleetError:
     Text: "Cannot read from backfilling global secondary index" (cloudformation-coverage-roadmap
     #1075), while the stack that adds it is complete already.
     """
-    return (IndexNotReady if "backfilling" in text else ConfigurationError)(text)
+    is_made = "backfilling" in text
+    return IndexNotReady(text) if is_made else unsettled(ConfigurationError)(text)
 
 
 def leases_among(items: Iterable[Item]) -> tuple[list[Lease], list[Item], dict[str, str]]:

@@ -11,7 +11,7 @@ from shardfleet.adapters.dynamodb.leases import (
     OWNER_INDEX_SCHEMA,
     TablePools,
 )
-from shardfleet.adapters.sdk_errors import ConditionFailed, RefusalIsAnswer, SdkCall
+from shardfleet.adapters.sdk_errors import ConditionFailed, RefusalIsAnswer, SdkCall, unsettled
 from shardfleet.adapters.thread_pool import in_threads_of
 from shardfleet.domain.balance.migration import IndexStatus
 from shardfleet.errors import ConfigurationError
@@ -100,6 +100,6 @@ class DynamoDBOwnerIndex:
         return f"an item {_NO_LEASE} is in {self._table}"
 
     def _described(self) -> Any:
-        codes = {"ResourceNotFoundException": ConfigurationError}
+        codes = {"ResourceNotFoundException": unsettled(ConfigurationError)}
         call = SdkCall(f"DescribeTable {self._table}", codes=codes)
         return call.run(self._pools.read_client.describe_table, TableName=self._table)["Table"]

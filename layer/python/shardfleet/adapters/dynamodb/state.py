@@ -19,7 +19,7 @@ from typing import Any
 
 from shardfleet.adapters.dynamodb.conditions import Placeholders
 from shardfleet.adapters.dynamodb.leases import TablePools
-from shardfleet.adapters.sdk_errors import TABLE_PAGING, ConditionFailed, SdkCall, pages
+from shardfleet.adapters.sdk_errors import TABLE_PAGING, ConditionFailed, SdkCall, pages, unsettled
 from shardfleet.adapters.thread_pool import in_threads_of
 from shardfleet.engine.ports import Conflict, Document, Written
 from shardfleet.errors import ConfigurationError, ProtocolError
@@ -197,7 +197,7 @@ class DynamoDBStateStore:
 
     def _call(self, operation: str, subject: str, *, writes: bool = False) -> SdkCall:
         what = f"{operation}: {subject} in fleet-state table {self._table}"
-        codes = {"ResourceNotFoundException": ConfigurationError}
+        codes = {"ResourceNotFoundException": unsettled(ConfigurationError)}
         return SdkCall(what, writes=writes, codes=codes)
 
 

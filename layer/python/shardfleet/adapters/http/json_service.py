@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import ssl
 import time
+from email.utils import parsedate_to_datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -27,6 +28,7 @@ from shardfleet.adapters.http.connections import (
     SentRequest,
 )
 from shardfleet.adapters.http.sigv4 import Keys, RequestSigner
+from shardfleet.domain.refusals import Refusal, refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
 
 # Of a credential: key id, day, region, service, "aws4_request".
 _CREDENTIAL_PARTS = 5
+# A signature is refused that is five minutes off (fact I13). As the SDK for Java 2 does it
+# (``ClockSkew``): from four minutes on it is the clock; more than a day is nobody's clock.
+CLOCK_OFF_S = 240
+_CLOCK_OFF_MOST_S = 86_400
 
 
 class Service(NamedTuple):
@@ -106,6 +112,7 @@ class JsonService:
         credentials: of the caller.
         user_agent: of the requests.
         client: returns the SDK's, whose model is taken for refusals.
+        clock_s: epoch seconds; what it is off by is learnt from whoever refuses a signature.
 
     """
 
@@ -117,6 +124,7 @@ class JsonService:
         credentials: Credentials,
         user_agent: str,
         client: Callable[[], Any],
+        clock_s: Callable[[], float] = time.time,
     ) -> None:
         """Send nothing yet."""
         url, service = urlsplit(site.url), site.service
@@ -145,6 +153,8 @@ class JsonService:
         self._target = service.target
         self._user_agent = user_agent
         self._client = client
+        self._clock_s = clock_s
+        self._behind_s = 0.0  # of the service's clock, replaced as a whole
 
     def post(self, operation: str, body: bytes, *, content_type: str | None = None) -> HttpAnswer:
         """
@@ -211,7 +221,7 @@ class JsonService:
             self._credentials.get_frozen_credentials(),
             target=f"{self._target}.{operation}",
             body=body,
-            now_s=time.time(),
+            now_s=self._clock_s() + self._behind_s,
             content_type=content_type,
         )
         headers["user-agent"] = self._user_agent
@@ -221,9 +231,23 @@ class JsonService:
     def refusal(self, answer: HttpAnswer) -> dict[str, Any]:
         """Return what a refusal says, read by botocore: without a shape first."""
         parsed = self.parsed(answer, None)
+        code = parsed.get("Error", {}).get("Code")
+        if refusal_of(str(code), answer.status) is Refusal.UNTRUSTED:
+            self._learn_clock(answer)
         model = self._client().meta.service_model
-        shape = model.shape_for_error_code(parsed.get("Error", {}).get("Code"))
+        shape = model.shape_for_error_code(code)
         return parsed if shape is None else {**parsed, **self.parsed(answer, shape)}
+
+    def _learn_clock(self, answer: HttpAnswer) -> None:
+        """Take the clock of who refused a signature, where ours is far from it (RFC 9110, Date)."""
+        try:
+            stated = parsedate_to_datetime(answer.headers.get("date", ""))
+        except ValueError:
+            return
+        behind_s = stated.timestamp() - self._clock_s()
+        is_far = abs(behind_s - self._behind_s) >= CLOCK_OFF_S
+        if is_far and abs(behind_s) <= _CLOCK_OFF_MOST_S:
+            self._behind_s = behind_s if abs(behind_s) >= CLOCK_OFF_S else 0.0
 
     def parsed(self, answer: HttpAnswer, shape: object) -> dict[str, Any]:
         """

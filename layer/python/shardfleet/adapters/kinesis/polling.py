@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from shardfleet.adapters.kinesis.decode import epoch_ms, page_of
 from shardfleet.adapters.kinesis.page_messages import Asked
 from shardfleet.adapters.kinesis.shards import list_shards
-from shardfleet.adapters.sdk_errors import ErrorFactory, SdkCall
+from shardfleet.adapters.sdk_errors import ErrorFactory, SdkCall, unsettled
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.domain.stream.sequence import StreamIncarnation
@@ -238,7 +238,7 @@ class KinesisPolling:
             f"GetShardIterator {start.kind} {_stated(start)}",
             shard_id,
             self._stream_arn,
-            invalid=_refused_number if by_number else ConfigurationError,
+            invalid=_refused_number if by_number else unsettled(ConfigurationError),
         )
         wire = call.run(self._open_wire) if self._open_wire is not None else None
         if wire is not None:

@@ -37,18 +37,19 @@ from shardfleet.domain.reading.pages import (
     StartKind,
     start_of,
 )
+from shardfleet.domain.refusals import Doubt
 from shardfleet.domain.stream.gone_shards import GoneVerdict
 from shardfleet.domain.stream.sequence import Position
 from shardfleet.domain.stream.shards import ChildShard, end_contradiction
 from shardfleet.errors import (
     FalseEnd,
     IteratorExpired,
-    KeyDenied,
     OutcomeUnknown,
     PositionTrimmed,
     ShardfleetError,
     ShardGone,
     Throttled,
+    settled,
 )
 from shardfleet.values import dataclass
 
@@ -60,9 +61,6 @@ _RETENTION_MARGIN_MS = 600_000
 # K15 (harlow/kinesis-consumer#125, #98): so long is waited for what an old number may still bring,
 # and then so long for the oldest record: one that is lost begins anew within a minute.
 _SILENCE_MS, _OLDEST_MS = 30_000, 15_000
-# I01 (botocore's model of KMS: CreateGrant and PutKeyPolicy are eventually consistent): so long a
-# key is waited for whose right may be too new to be seen; then a person must act.
-_DENIED_MS = 60_000
 # The first pause after an empty read: 5 calls/s are the quota of a shard.
 _CALLS_APART_MS = 200
 
@@ -199,7 +197,7 @@ class ShardCursor:
         self._proof_token: str | None = None
         self._proof_ms = 0
         self._silent_since_ms: int | None = None
-        self._denied_since_ms: int | None = None
+        self._disbelief = Doubt()
         self._page_token: str | None = None
         # Where the first of the pages began that is to be accepted next.
         self._began: StartingPosition | None = None
@@ -246,7 +244,8 @@ class ShardCursor:
         self._page_token = page.page_token
         if contradiction:
             raise FalseEnd(contradiction)
-        self.failures, self._denied_since_ms = 0, None
+        self.failures = 0
+        self._disbelief.clear()
         self._bucket, debt_ms = spend(
             self._bucket, self._bytes, amount=page.size, now_ms=now.steady_ms
         )
@@ -271,7 +270,13 @@ class ShardCursor:
                 self._weigh(page, page, now)
 
     def failed(self, error: ShardfleetError, now: Moment) -> bool:
-        """Take a failure; return whether there is anything to be done but raising it."""
+        """
+        Take a failure; return whether there is anything to be done but raising it.
+
+        Raises:
+            ShardfleetError: the verdict of what was refused for as long as it is doubted.
+
+        """
         if isinstance(error, PositionTrimmed) and not self._is_proving:
             self._refused, self._proof, self._proof_token = error, FROM_TRIM_HORIZON, None
             self._proof_ms = now.steady_ms
@@ -285,13 +290,10 @@ class ShardCursor:
                 self._proof_token = token
             else:
                 self.resume_token = token
-        elif isinstance(error, KeyDenied):
-            since_ms = self._denied_since_ms
-            self._denied_since_ms = since_ms = now.steady_ms if since_ms is None else since_ms
-            if now.steady_ms - since_ms >= _DENIED_MS:
-                return False
         elif not isinstance(error, Throttled | OutcomeUnknown):
             return False
+        elif self._disbelief.believes(error, now.steady_ms):
+            raise settled(error) from error
         self.failures += 1
         self._wait_after(self._pace.back_off_ms(self.failures), now)
         return self.failures != self._pace.attempts_most

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 
-from shardfleet.errors import HandlerNotLoaded, HandlerTimedOut, RightMissing, told
+from shardfleet.errors import HandlerNotLoaded, HandlerTimedOut, RightMissing, Unsettled, told
 from shardfleet.values import dataclass
 
 # A slot's record is read and written several times a minute (400 KB at most, fact D15).
@@ -167,6 +167,7 @@ def again(before: LastFailure | None, failure: Failure, *, epoch: int, now_ms: i
 
 def failure_of(error: BaseException) -> Failure:
     """Return what an error that ended a turn says to a person."""
+    error = error.verdict if isinstance(error, Unsettled) else error
     if isinstance(error, HandlerNotLoaded):
         return Failure(FailureKind(error.kind), error.said, error.where)
     if isinstance(error, HandlerTimedOut):

@@ -7,7 +7,8 @@ found by reading it again; what it was given is released at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
+from typing import TypeVar
 
 from shardfleet.domain.balance.by_count import Assignment, AssignmentKind
 from shardfleet.domain.balance.strategy import change_of
@@ -19,7 +20,10 @@ from shardfleet.domain.slots.slot import Slot, SlotState, announce_assignment
 from shardfleet.engine.ports import EventSink, LeaseStore
 from shardfleet.engine.retry import Box, each_of
 from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.errors import ShardfleetError
 from shardfleet.events.manager import AssignmentLost, LeaseAssigned
+
+T = TypeVar("T")
 
 
 class Assigner:
@@ -30,6 +34,7 @@ class Assigner:
         self._leases = leases
         self._state = state
         self._events = events
+        self._refusal: ShardfleetError | None = None
 
     async def carry_out(
         self,
@@ -49,15 +54,17 @@ class Assigner:
             box: in which it is to be done.
 
         Raises:
-            BoxSpent, Throttled, OutcomeUnknown: the rest is planned anew by the next turn.
+            BoxSpent: the rest is planned anew by the next turn.
+            ShardfleetError: so is what had no answer, or was refused.
 
         """
+        self._refusal = None
         keys: dict[str, list[str]] = {}
         for assignment in assignments:
             keys.setdefault(assignment.worker_id, []).append(assignment.lease.lease_key)
         takers = sorted((s for s in slots if s.worker_id in keys), key=lambda slot: slot.slot_id)
         announced = await each_of(
-            takers, lambda slot: self._announce(slot, keys[slot.worker_id]), box=box
+            takers, lambda slot: self._try(self._announce(slot, keys[slot.worker_id])), box=box
         )
         able = {s.worker_id: s for s, is_able in zip(takers, announced, strict=True) if is_able}
         wanted = sorted(
@@ -65,15 +72,25 @@ class Assigner:
             key=lambda each: each.kind is not AssignmentKind.EXPIRED,
         )
         begun, ends = _exchanges_last(wanted)
-        written = await each_of(begun, lambda each: self._write(each, graceful), box=box)
+        written = await each_of(begun, lambda each: self._try(self._write(each, graceful)), box=box)
         moved = {lease.lease_key for lease in written if lease is not None}
         for each in (end for end, other in ends if other not in moved):
             # Without the greater lease's move the lesser one's would be to the more loaded worker.
             self._tell_lost(each)
         back = [each for each, other in ends if other in moved]
-        written += await each_of(back, lambda each: self._write(each, graceful), box=box)
+        written += await each_of(back, lambda each: self._try(self._write(each, graceful)), box=box)
         given = [lease for lease in written if lease is not None]
         await each_of(able.values(), lambda slot: self._release_if_ended(slot, given))
+        if self._refusal is not None:
+            raise self._refusal
+
+    async def _try(self, call: Awaitable[T]) -> T | None:
+        """Await a call; what one slot or lease is refused is kept, and the others go on (H22)."""
+        try:
+            return await call
+        except ShardfleetError as error:
+            self._refusal = self._refusal or error
+            return None
 
     async def _announce(self, slot: Slot, keys: Sequence[str]) -> bool:
         """Tell a slot what it is to have; False if it ends."""

@@ -10,8 +10,8 @@ not fail because they could not be written.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from zlib import crc32
 
@@ -36,7 +36,7 @@ from shardfleet.engine.ports import EventSink, StateStore, Written
 from shardfleet.engine.state.documents import Documents
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.kinds import PLACES, TURN
-from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.errors import OutcomeUnknown, Throttled, Unsettled
 from shardfleet.events.base import Event
 from shardfleet.values import dataclass
 
@@ -139,6 +139,16 @@ def _document_of(lease_key: str) -> str:
     return f"{crc32(lease_key.encode()) % PLACE_DOCUMENTS:02d}"
 
 
+@contextmanager
+def _putting_off() -> Iterator[None]:
+    try:
+        yield
+    except Unsettled:
+        raise
+    except (Throttled, OutcomeUnknown):
+        pass  # The next turn writes it.
+
+
 class TurnHistory:
     """Listens to what a manager does, and keeps it at the end of each turn."""
 
@@ -165,8 +175,11 @@ class TurnHistory:
         Args:
             report: of the turn.
 
+        Raises:
+            Unsettled: it is refused for what may be a person's to mend, which is to be told.
+
         """
-        with suppress(Throttled, OutcomeUnknown):
+        with _putting_off():
             if self._places is None:
                 self._places = await self._history.places()
                 self._plan = await self._state.plan() or {}
@@ -179,7 +192,7 @@ class TurnHistory:
         after = places_after(places, entries, at_ms=report.at_ms)
         self._entries += [entry for entry in entries if not isinstance(entry.reason, ThereAlready)]
         self._plan = body
-        with suppress(Throttled, OutcomeUnknown):
+        with _putting_off():
             if after != places:
                 await self._history.write_places(places, after)
                 self._places = after

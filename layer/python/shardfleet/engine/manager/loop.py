@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from shardfleet.config import MANAGER_EVERY_MS, WAKING_MS, FleetConfig
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
-from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
+from shardfleet.errors import ConfigurationError, ShardfleetError, kind_of, settled
 from shardfleet.events.manager import ManagerLockedOut, ManagerTurnFailed
 
 PROMPT_POLL_MS = 1_000
@@ -34,6 +34,9 @@ async def run_manager(config: FleetConfig, ports: ManagerPorts, *, run_ms: int) 
     Returns:
         How many turns were completed; 0 when another manager held the lock throughout.
 
+    Raises:
+        ConfigurationError: the lock was refused throughout, for what only a person can mend.
+
     """
     return await _Run(config, ports, run_ms=run_ms).run()
 
@@ -47,6 +50,7 @@ class _Run:
         self._holder = ports.entropy.token()
         self._began_ms = ports.clock.monotonic_ms()
         self._obstacle = ""  # why there is no lock now
+        self._refusal: ShardfleetError | None = None  # which is the obstacle
         self._had_lock = False
         self._manager = LeaseManager(config, ports)
         self._most_ms = ports.clock.monotonic_ms() + run_ms
@@ -74,12 +78,14 @@ class _Run:
             turns += awake is not None
             stays = awake is not False and not self._manager.rests
             if not await self._pause(awake=stays, prompts=prompts):
-                with suppress(Throttled, OutcomeUnknown):
+                with suppress(ShardfleetError):
                     await self._manager.losses.remember()
                 break
         # Without an answer the hold runs out by itself.
-        with suppress(Throttled, OutcomeUnknown):
+        with suppress(ShardfleetError):
             await self._ports.state.release_lock(self._holder)
+        if not self._had_lock and isinstance(self._refusal, ConfigurationError):
+            raise self._refusal
         return turns
 
     async def _take_lock(self) -> int | None:
@@ -92,9 +98,9 @@ class _Run:
             token = await state.take_lock(self._holder, duration_ms=hold_ms, longest_ms=longest_ms)
             if token is not None:
                 return await state.prompts()
-            self._obstacle = _HELD_BY_ANOTHER
-        except (Throttled, OutcomeUnknown) as error:
-            self._obstacle = _words(error)
+            self._obstacle, self._refusal = _HELD_BY_ANOTHER, None
+        except ShardfleetError as error:
+            self._obstacle, self._refusal = _words(error), settled(error)
         return None
 
     def _tell_if_locked_out(self) -> None:
@@ -141,13 +147,13 @@ class _Run:
             watch_ms = self._manager.losses.next_ms if works else until_ms
             until_ms = min(until_ms, self._next_look_ms(), watch_ms)
             await clock.sleep_ms(max(0, min(until_ms - now_ms, PROMPT_POLL_MS)))
-            with suppress(Throttled, OutcomeUnknown):
+            with suppress(ShardfleetError):
                 if await self._ports.state.prompts() > prompts:
                     return clock.monotonic_ms() < stay_ms
 
     async def _loses(self) -> bool:
         """Look for lost owners if it is time; return whether one is to be replaced."""
-        with suppress(Throttled, OutcomeUnknown):
+        with suppress(ShardfleetError):
             return await self._manager.losses.look()
         return False
 
@@ -174,4 +180,4 @@ class _Run:
 
 
 def _words(error: ShardfleetError) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{kind_of(error)}: {error}"

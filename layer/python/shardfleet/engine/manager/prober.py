@@ -194,7 +194,7 @@ class Prober:
                 # An idle shard's lag may be one that only the next iterator is rid of (K21).
                 page = await reader.next_page(Halt())
         except tuple(_FAILURES) as error:
-            return _FAILURES[type(error)], ""
+            return next(_FAILURES[kind] for kind in _FAILURES if isinstance(error, kind)), ""
         assert isinstance(page, RecordsPage)
         if page.records:
             return Found.RECORDS, ""

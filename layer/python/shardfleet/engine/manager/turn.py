@@ -47,13 +47,7 @@ from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
 from shardfleet.engine.state.kinds import PACE, SUSPECTS
 from shardfleet.engine.state.rows import write_rows
-from shardfleet.errors import (
-    MalformedDocument,
-    OutcomeUnknown,
-    ShardfleetError,
-    StreamReplaced,
-    Throttled,
-)
+from shardfleet.errors import MalformedDocument, ShardfleetError, StreamReplaced, kind_of
 from shardfleet.events.base import Event
 from shardfleet.events.manager import (
     LeaseCreated,
@@ -98,21 +92,23 @@ class LeaseManager:
     def __init__(self, config: FleetConfig, ports: ManagerPorts) -> None:
         """Wire the parts of a turn."""
         self._config = config
-        self._history = TurnHistory(ports.state, ports.events)
         patience = Patience.of(config, clock=ports.clock, entropy=ports.entropy)
+        state = FleetState(insisting(ports.state.store, patience), ports.clock)
+        self._history = TurnHistory(state, ports.events)
         ports = replace(
             ports,
             leases=insisting(ports.leases, patience),
             kcl3=insisting(ports.kcl3, patience),
-            state=FleetState(insisting(ports.state.store, patience), ports.clock),
+            state=state,
             stream=insisting(ports.stream, patience),
+            launcher=insisting(ports.launcher, patience),
             events=self._history,
         )
         self._ports = ports
         self._turns = 0
         self._refusal: ShardfleetError | None = None
         self.rests = False
-        leases, state, events = ports.leases, ports.state, ports.events
+        leases, events = ports.leases, ports.events
         stream, clock = ports.stream, ports.clock
         self._regimes = RegimeKeeper(config, store=state.store, clock=clock, events=events)
         self._observer = Observer(config, leases=leases, state=state, stream=stream, clock=clock)
@@ -131,8 +127,8 @@ class LeaseManager:
         Raises:
             StreamGone, StreamReplaced: the stream is not what the leases speak of (H12); every
                 slot has been asked to drain.
-            Throttled, OutcomeUnknown: it could not be planned or told; or a step had no answer, and
-                all others are done. The next turn begins anew.
+            ShardfleetError: it could not be planned or told; or a step had no answer, or was
+                refused, and all others are done. The next turn begins anew.
 
         """
         incarnation = await self._ports.stream.incarnation()
@@ -213,8 +209,8 @@ class LeaseManager:
         clock = self._ports.clock
         try:
             await work(Box(clock, clock.monotonic_ms() + most_ms))
-        except (BoxSpent, Throttled, OutcomeUnknown) as error:
-            why = f"{type(error).__name__}: {error}"
+        except (BoxSpent, ShardfleetError) as error:
+            why = f"{kind_of(error)}: {error}"
             self._ports.events.emit(ManagerStepCut(step=name, reason=why))
             if not isinstance(error, BoxSpent):
                 self._refusal = self._refusal or error

@@ -8,7 +8,6 @@ tables say (`domain/balance/migration.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 
 from shardfleet.config import FleetConfig
@@ -25,13 +24,21 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reading.cursor import ReadFrom, ReadPace
 from shardfleet.domain.reading.pages import StartingPosition, StartKind
 from shardfleet.domain.reasons import Pause
+from shardfleet.domain.refusals import Doubt
 from shardfleet.domain.sleep.pauses import Migration, Pauses
 from shardfleet.engine.manager.assigner import Assigner
 from shardfleet.engine.operate.pause import Operator
 from shardfleet.engine.ports import EventSink, Kcl3Store, OwnerIndex
 from shardfleet.engine.retry import Box, each_of
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
-from shardfleet.errors import ForeignPosition, OutcomeUnknown, PositionTrimmed, ShardGone, Throttled
+from shardfleet.errors import (
+    ForeignPosition,
+    OutcomeUnknown,
+    PositionTrimmed,
+    ShardGone,
+    Throttled,
+    settled,
+)
 
 _LOOK_EVERY_MS = 1_000
 _MOVE_MOST_MS = 60_000
@@ -165,14 +172,14 @@ class Migrator:
 
         Raises:
             ConfigurationError: there is no such lease table.
-            RightMissing: something may not be read or written.
+            RightMissing: something may not be read or written, and that has lasted.
 
         """
         clock = self._operator.clock
         told: MigrationStep | None = None
-        until_ms = 0
+        until_ms, doubt = 0, Doubt()
         while True:
-            with suppress(Throttled, OutcomeUnknown):
+            try:
                 snapshot = await self.look()
                 step = plan_migration(direction, self._config, snapshot)
                 if told is None or (step.step, step.leases) != (told.step, told.leases):
@@ -181,6 +188,10 @@ class Migrator:
                 if step.step is MigrationTask.DONE:
                     return step
                 await self._carry_out(direction, step, snapshot, within_ms=within_ms)
+                doubt.clear()
+            except (Throttled, OutcomeUnknown) as error:
+                if doubt.believes(error, clock.monotonic_ms()):
+                    raise settled(error) from error
             if told is not None and clock.monotonic_ms() >= until_ms:
                 return told
             await clock.sleep_ms(_LOOK_EVERY_MS)

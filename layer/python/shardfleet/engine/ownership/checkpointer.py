@@ -22,6 +22,7 @@ from shardfleet.domain.leases.changes import (
     take,
 )
 from shardfleet.domain.leases.lease import Applied, Gone, Lease, LeaseChange
+from shardfleet.domain.refusals import Doubt
 from shardfleet.domain.slots.slot import LeaseOutcome
 from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.engine.ownership.lease import HeldLease
@@ -35,6 +36,8 @@ from shardfleet.errors import (
     ShardfleetError,
     StaleEpoch,
     Throttled,
+    Unsettled,
+    kind_of,
 )
 from shardfleet.events.worker import (
     LeaseAdopted,
@@ -92,6 +95,7 @@ class Checkpointer:
         self._known: dict[str, HeldLease] = {}
         self._on_its_way: set[str] = set()
         self._told_unreadable: set[str] = set()
+        self._doubts: dict[str, Doubt] = {}
 
     @property
     def worker_id(self) -> str:
@@ -150,6 +154,7 @@ class Checkpointer:
         Raises:
             StaleEpoch: another invocation of this slot has taken over; nothing is held.
             Throttled: of the slot; try again.
+            ConfigurationError: a right to a lease is missing, and has been for long.
 
         """
         keys = [key for key in dict.fromkeys(lease_keys) if self._may_get(key)]
@@ -175,7 +180,8 @@ class Checkpointer:
             return await self._adopt_readable(lease_key)
         except MalformedLease as error:
             self._tell_unreadable(lease_key, error)
-        except (Throttled, OutcomeUnknown):
+        except (Throttled, OutcomeUnknown) as error:
+            self._raise_if_believed(lease_key, error)
             return Adoption.DELAYED
         except ShardfleetError:
             raise
@@ -246,6 +252,7 @@ class Checkpointer:
 
     def _hold(self, held: HeldLease) -> HeldLease:
         self._known[held.lease_key] = held
+        self._doubts.pop(held.lease_key, None)
         self._events.emit(
             LeaseAdopted(
                 lease_key=held.lease_key,
@@ -345,7 +352,8 @@ class Checkpointer:
             Whether it was done.
 
         Raises:
-            Halted, StaleEpoch, ConfigurationError: what concerns them all.
+            Halted, StaleEpoch, ConfigurationError: what concerns them all, a missing right only
+                when it has lasted.
 
         """
         try:
@@ -353,16 +361,26 @@ class Checkpointer:
         except (Halted, StaleEpoch, ConfigurationError):
             raise
         except Exception as error:  # noqa: BLE001 - what nobody foresaw is this lease's alone
+            self._raise_if_believed(held.lease_key, error)
             self._events.emit(
                 WriteDelayed(
                     lease_key=held.lease_key,
                     worker_id=self.worker_id,
-                    error=type(error).__name__,
+                    error=kind_of(error),
                     age_ms=self._writer.age_ms(held),
                 )
             )
             return False
+        self._doubts.pop(held.lease_key, None)
         return True
+
+    def _raise_if_believed(self, lease_key: str, error: Exception) -> None:
+        """Raise what only a person can mend, once a lease was refused for it for long enough."""
+        if not (isinstance(error, Unsettled) and isinstance(error.verdict, ConfigurationError)):
+            return
+        doubt = self._doubts.setdefault(lease_key, Doubt())
+        if doubt.believes(error, self._writer.instant().monotonic_ms):
+            raise error.verdict from error
 
     # --- ending leases
 

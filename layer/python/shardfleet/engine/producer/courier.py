@@ -21,7 +21,8 @@ from shardfleet.engine.producer.settings import (
     ProducerSettings,
     ShardAnswer,
 )
-from shardfleet.errors import KeyDenied, OutcomeUnknown, Throttled
+from shardfleet.engine.retry import ATTEMPTS_MOST
+from shardfleet.errors import OutcomeUnknown, StreamGone, Throttled, Unsettled
 
 _LISTINGS_MOST = 5
 _NOT_ACCEPTED = PutOutcome(error_code="NotAccepted")
@@ -65,6 +66,7 @@ class Courier:
         self._changed = asyncio.Event()
         self._listing = asyncio.Lock()
         self._refusal: Exception | None = None  # of the last request as a whole
+        self._denials = 0  # requests in a row of which it was said that there is no such stream
         self.lanes = Lanes(settings)
         self.counts = ProducerCounts()
 
@@ -149,11 +151,16 @@ class Courier:
         self.counts.requests += 1
         try:
             outcomes = await self._writer.put_records(puts)
-        except (KeyDenied, Throttled, OutcomeUnknown) as error:
-            self._refusal = error  # Of a key, too: its right may be too new to be seen (I01).
+        except StreamGone as error:  # Once may be a lie.
+            self._denials += 1
+            if self._denials >= ATTEMPTS_MOST:
+                raise
+            self._refusal = error
+        except (Throttled, OutcomeUnknown) as error:
+            self._refusal = error
             self.counts.unanswered += isinstance(error, OutcomeUnknown)
         else:
-            self._refusal = None
+            self._refusal, self._denials = None, 0
             return outcomes
         return [_NOT_ACCEPTED] * len(puts)
 
@@ -249,8 +256,8 @@ class Courier:
 
     def _why_given_up(self, left: int) -> Exception:
         refusal = self._refusal
-        if isinstance(refusal, KeyDenied):
-            return refusal
+        if isinstance(refusal, Unsettled):
+            return refusal.verdict
         why = refusal or "Write more slowly, or give the stream more shards"
         return Throttled(
             f"{left} records are still refused after {self._settings.give_up_ms} ms. {why}"

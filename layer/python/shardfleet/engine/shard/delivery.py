@@ -34,7 +34,7 @@ from shardfleet.engine.shard.giving_up import GivingUp, StoppedByPolicy
 from shardfleet.engine.shard.lanes import ShardLane, ShardLanes
 from shardfleet.engine.shard.ports import DeliveryPorts
 from shardfleet.engine.shard.windows import ShardWindows
-from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled
+from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled, kind_of
 from shardfleet.events.delivery import BatchFailed, CheckpointAwaited, RecordSkipped
 from shardfleet.events.worker import WriteDelayed
 from shardfleet.records import Batch, Record, ShardLife, place_of
@@ -515,7 +515,7 @@ class ShardDelivery:
                 WriteDelayed(
                     lease_key=held.lease_key,
                     worker_id=ports.checkpointer.worker_id,
-                    error=type(error).__name__,
+                    error=kind_of(error),
                     age_ms=now_ms - held.confirmed.monotonic_ms,
                 )
             )

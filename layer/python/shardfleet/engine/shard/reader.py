@@ -23,11 +23,11 @@ from shardfleet.engine.retry import Halt, Patience
 from shardfleet.errors import (
     FalseEnd,
     IteratorExpired,
-    KeyDenied,
     OutcomeUnknown,
     ShardfleetError,
     ShardGone,
     Throttled,
+    kind_of,
 )
 from shardfleet.events.delivery import FalseShardEnd, IteratorRenewed, ReadDelayed
 from shardfleet.values import dataclass
@@ -92,6 +92,7 @@ class ShardReader:
             StreamGone, StreamReplaced: the stream is not the one that was read.
             PositionTrimmed: records may be lost; :meth:`accept_gap` goes on nevertheless.
             StreamError, OutcomeUnknown: what failed as often in a row as the pace allows.
+            ShardfleetError: the verdict of what was refused for as long as it is doubted.
 
         """
         while True:
@@ -144,6 +145,5 @@ class ShardReader:
             told(FalseShardEnd(lease_key=key, reason=str(error)))
         elif isinstance(error, IteratorExpired):
             told(IteratorRenewed(lease_key=key, accepted=cursor.accepted or ""))
-        elif isinstance(error, Throttled | OutcomeUnknown | KeyDenied):
-            name = type(error).__name__
-            told(ReadDelayed(lease_key=key, error=name, failures=cursor.failures))
+        elif isinstance(error, Throttled | OutcomeUnknown):
+            told(ReadDelayed(lease_key=key, error=kind_of(error), failures=cursor.failures))

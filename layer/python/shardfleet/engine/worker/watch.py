@@ -13,6 +13,7 @@ from contextlib import suppress
 from enum import IntEnum
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.refusals import Doubt
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.usage import Usage
 from shardfleet.engine.ownership.checkpointer import Adoption, Checkpointer
@@ -20,7 +21,14 @@ from shardfleet.engine.ports import Clock, EventSink, LeaseStore
 from shardfleet.engine.retry import Halt
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.engine.worker.slot import SlotRecord
-from shardfleet.errors import MalformedDocument, OutcomeUnknown, Throttled
+from shardfleet.errors import (
+    MalformedDocument,
+    OutcomeUnknown,
+    ShardfleetError,
+    Throttled,
+    kind_of,
+    settled,
+)
 from shardfleet.events.worker import SlotDelayed, WorkerBeat
 from shardfleet.values import dataclass
 
@@ -95,6 +103,7 @@ class SlotWatch:
         self._finished: set[str] = set()
         self._awaited: set[str] = set()
         self._delayed: set[str] = set()
+        self._index_doubt = Doubt()
 
     @property
     def served_seq(self) -> int:
@@ -125,17 +134,27 @@ class SlotWatch:
 
         Raises:
             StaleEpoch: another invocation has taken over.
+            ShardfleetError: the verdict of what was refused for as long as it is doubted.
 
         """
-        tick = 0
+        tick, doubt = 0, Doubt()
         while not halt.is_set:
             try:
                 await self._look(with_index=tick % _INDEX_TICKS == _INDEX_TICKS - 1)
-            except (Throttled, OutcomeUnknown, MalformedDocument) as error:
+                doubt.clear()
+            except (Throttled, OutcomeUnknown) as error:
+                self._delayed_by(error, doubt)
+            except MalformedDocument as error:
                 # Nobody else can claim a record that cannot be read: what is held goes on.
-                self._tell_delay(type(error).__name__)
+                self._tell_delay(kind_of(error))
             tick += 1
             await self._rest(halt)
+
+    def _delayed_by(self, error: ShardfleetError, doubt: Doubt) -> None:
+        """Tell that a call was refused; raise the verdict once it has lasted."""
+        if doubt.believes(error, self._ports.clock.monotonic_ms()):
+            raise settled(error) from error
+        self._tell_delay(kind_of(error))
 
     def _tell_delay(self, error: str) -> None:
         slot = self._slot
@@ -201,10 +220,12 @@ class SlotWatch:
     async def _indexed(self) -> list[str]:
         """Ask the index; without an answer the next time will do."""
         try:
-            return list(await self._ports.leases.keys_owned_by(self._slot.worker_id))
+            keys = list(await self._ports.leases.keys_owned_by(self._slot.worker_id))
         except (Throttled, OutcomeUnknown) as error:
-            self._tell_delay(type(error).__name__)
+            self._delayed_by(error, self._index_doubt)
             return []
+        self._index_doubt.clear()
+        return keys
 
     def _count_as_served(self) -> None:
         slot, now_ms = self._slot, self._ports.clock.monotonic_ms()
