@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
-from shardfleet.engine.shard.crash_notes import CrashNotes
+from shardfleet.domain.delivery.calls import CallKind
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
+from shardfleet.engine.shard.crash_notes import CrashNotes, NotedCall
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.delivery import CrashCharged, RecordSkipped
 from shardfleet.events.worker import TurnBegun
@@ -160,7 +162,7 @@ def test_after_a_crash_calls_run_one_at_a_time_and_each_is_noted_before_it_begin
     in_world(scenario, shards=3, batch_records_most=2)
 
 
-def test_suspicion_ends_when_nothing_died_for_a_while():
+def test_suspicion_ends_when_what_was_read_first_is_done():
     async def scenario(world):
         world.put(1, 3)
         steps = Steps(act_at=0, only=lambda name: name == "before handler.run")
@@ -216,24 +218,26 @@ def test_a_death_over_records_that_were_done_all_the_same_is_not_charged_to_late
         state = FleetState(MemoryStateStore(), clock)
 
         async def suspicious_turn():
-            given = {"config": a_config(), "clock": clock, "events": MemoryEvents()}
-            notes = CrashNotes(state, suspicious=True, **given)
-            await notes.charge("k")
+            notes = CrashNotes(state, suspicious=True, config=a_config(), events=MemoryEvents())
+            await notes.charge("k", done=AT_TRIM_HORIZON)
             return notes
 
-        await (await suspicious_turn()).begin("k", [at(5), at(6)])
+        def a_call(*records):
+            return NotedCall.of(CallKind.RECORDS, records, done=AT_TRIM_HORIZON)
+
+        await (await suspicious_turn()).begin("k", a_call(at(5), at(6)))
         notes = await suspicious_turn()
         assert notes.is_charged("k")
         assert notes.attempts("k").fitting([at(5), at(6), at(7)]) == 1
-        await notes.begin("k", [at(5)])
+        await notes.begin("k", a_call(at(5)))
         assert (await state.note("k")).crashes == 1
 
-        await (await suspicious_turn()).begin("k", [at(5), at(6)])
+        await (await suspicious_turn()).begin("k", a_call(at(5), at(6)))
         notes = await suspicious_turn()
         # What the dead process had done was checkpointed.
         assert notes.attempts("k").fitting([at(7), at(8)]) == 2
         assert not notes.is_charged("k")
-        await notes.begin("k", [at(7), at(8)])
+        await notes.begin("k", a_call(at(7), at(8)))
         assert (await state.note("k")).crashes == 0
 
     run_virtual(main())

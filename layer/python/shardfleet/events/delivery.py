@@ -135,6 +135,25 @@ class RecordSkipped(LeaseEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSkipped(LeaseEvent):
+    """
+    The last call of a window failed too often and is skipped: its result is told nowhere.
+
+    Attributes:
+        start_ms: of the window, epoch milliseconds.
+        end_ms: of the window.
+        attempts: how often it was tried.
+
+    """
+
+    start_ms: int
+    end_ms: int
+    attempts: int
+
+    level: ClassVar[Level] = Level.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordNotKept(LeaseEvent):
     """A record to be given up could not be kept elsewhere; it is not skipped."""
 
@@ -175,8 +194,18 @@ class ConsumerFailed(LeaseEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashCharged(LeaseEvent):
-    """The process died while it handled this range (hazard H9)."""
+    """
+    The process died in this call (hazards H9, H21).
 
+    Attributes:
+        call: its kind, ``records`` or what it was for without them.
+        first: position of its first record; without records, how far the shard was.
+        count: its records.
+        crashes: deaths on its account.
+
+    """
+
+    call: str
     first: str
     count: int
     crashes: int

@@ -23,6 +23,7 @@ from typing import Any
 from shardfleet.domain.slots.failure import (
     WELL_AFTER_MS,
     Failure,
+    FailureKind,
     LastFailure,
     again,
     failure_of_fault,
@@ -223,6 +224,8 @@ class Slot:
         busy: thousandths of the time in which its handler is at work; -1 unknown.
         cpu: thousandths of its CPU in use; -1 unknown.
         failure: why its last invocations failed; None since it works.
+        loading: the invocation of this epoch imports its handler, after one that crashed: if it
+            dies, no record is the reason (H21).
 
     """
 
@@ -247,6 +250,7 @@ class Slot:
     leaving_ms: int = 0
     claimed_by: str = ""
     failure: LastFailure | None = None
+    loading: bool = False
 
     @property
     def usage(self) -> Usage:
@@ -347,6 +351,7 @@ def claim(
         open_turns=slot.open_turns + 1 if slot.turn_open else 0,
         claimed_by=token,
         failure=_cut_off(slot, given.fault, now_ms=now_ms),
+        loading=False,
     )
     return claimed or ClaimRefused("the slot has ended")
 
@@ -356,12 +361,20 @@ def _cut_off(slot: Slot, fault: str, *, now_ms: int) -> LastFailure | None:
     failure = slot.failure
     if not (fault and slot.turn_open) or (failure and failure.epoch == slot.epoch):
         return failure  # It ended in order, or has said itself what was wrong.
-    return again(failure, failure_of_fault(fault), epoch=slot.epoch, now_ms=now_ms)
+    found = failure_of_fault(fault)
+    if slot.loading:
+        found = Failure(FailureKind.IMPORT, f"while it was imported, {found.message}")
+    return again(failure, found, epoch=slot.epoch, now_ms=now_ms)
 
 
 def fail_turn(slot: Slot, failure: Failure, *, now_ms: int) -> Slot:
     """Record what the invocation of this epoch fails of; the turn stays open (H9)."""
     return replace(slot, failure=again(slot.failure, failure, epoch=slot.epoch, now_ms=now_ms))
+
+
+def loads(slot: Slot, *, is_over: bool) -> Slot:
+    """Record that the invocation begins to import its handler, or has done so."""
+    return replace(slot, loading=not is_over)
 
 
 def worked(slot: Slot, *, loaded_for_ms: int) -> Slot:

@@ -171,7 +171,8 @@ class ShardConsumer:
     async def _consume(self) -> Sequence[ChildShard]:
         """Read and deliver to the end of the shard; return its children."""
         held = self._held
-        await self._patience.persist(lambda: self._ports.notes.charge(held.lease_key), held.halt)
+        await self._patience.persist(self._charge, held.halt)
+        await self._delivery.stop_if_it_kills()
         await self._patience.persist(self._missing.remember, held.halt)
         await self._delivery.recall()
         start = await self._patience.persist(self._start, held.halt)
@@ -207,6 +208,8 @@ class ShardConsumer:
             await self._patience.persist(self._missing.answered, held.halt)
             await self._missing.mark()
             await self._delivery.deliver(records)
+            if page.size or page.lag_ms == 0:
+                self._delivery.acquit()
             if page.resume_token is None:
                 return page.child_shards
             # Behind open records there is something, and they would be lost as unread.
@@ -217,6 +220,10 @@ class ShardConsumer:
             if self._delivery.goes_on and (page.size or page.lag_ms == 0):
                 # An empty page on the way proves nothing (hazard H6).
                 await self._ports.faults.passed(held.lease_key)
+
+    async def _charge(self) -> None:
+        done = self._held.unstored or self._held.lease.checkpoint
+        await self._ports.notes.charge(self._held.lease_key, done=done)
 
     def _expander(self) -> Deaggregator:
         lease, sink = self._held.lease, self._ports.reading.events

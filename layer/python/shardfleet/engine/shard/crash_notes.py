@@ -1,44 +1,91 @@
 """
-Which shard killed the process: notes beside the leases, written only while it matters (H9).
+Which call killed the process: notes beside the leases, written only while it matters (H9, H21).
 
-A turn that follows a crash is suspicious: handler calls run one at a time, each range is noted
-before its call, and the note is closed when the call returns. A process that dies leaves exactly
-one open note, so the death is charged to that shard alone; what that means for its records is
-decided with their other attempts. Normal turns write no notes.
+A turn that follows a crash suspects each of its shards. A suspect's call runs while no other does;
+it is noted before it begins, with its kind, and the note is closed when it returns. A process that
+dies leaves exactly one open note, so the death is charged to that shard alone. What that means for
+records is decided with their other attempts; a call without records that has killed too often stops
+its shard. Normal turns write no notes, except of a call that outlives its time-out.
+
+Suspicion ends by events, never by time: a shard is none any more when all that it first read is
+done and stored, or there was nothing to read at its tip. A death after that is of what comes next,
+which is what the next turn reads first. Calls without records are few, and may come hours later:
+they are noted in the whole turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import Attempts, CrashCharge
-from shardfleet.domain.delivery.progress import position_of
+from shardfleet.domain.delivery.calls import CallKind
+from shardfleet.domain.delivery.progress import position_of, position_text, read_position
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.engine.ports import Clock, EventSink
+from shardfleet.engine.ports import EventSink
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.kinds import CrashNote
 from shardfleet.events.delivery import CrashCharged
 from shardfleet.records import Record
+from shardfleet.values import dataclass
 
-# Suspicion lasts this many failover times: longer than anything that the crashed turn had not
-# checkpointed took to handle.
-_SUSPICION_FAILOVERS = 3
 
-_Ends = tuple[ExtendedSequenceNumber, ExtendedSequenceNumber]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedCall:
+    """
+    A call into user code, as it is noted.
+
+    Attributes:
+        kind: what it is for.
+        first: position of its first record; without records, how far the shard is.
+        last: position of its last record; without records, the same as ``first``.
+        count: how many records it has.
+
+    """
+
+    kind: CallKind
+    first: ExtendedSequenceNumber
+    last: ExtendedSequenceNumber
+    count: int
+
+    @classmethod
+    def of(
+        cls, kind: CallKind, records: Sequence[Record], *, done: ExtendedSequenceNumber
+    ) -> NotedCall:
+        """Return a call of a shard that is done up to ``done``."""
+        first, last = (
+            (position_of(records[0]), position_of(records[-1])) if records else (done, done)
+        )
+        return cls(kind=kind, first=first, last=last, count=len(records))
+
+
+@dataclass(frozen=True, slots=True)
+class CallCharge:
+    """
+    A call without records that the process died in.
+
+    Attributes:
+        kind: of the call.
+        crashes: deaths on its account.
+
+    """
+
+    kind: CallKind
+    crashes: int
 
 
 class CrashNotes:
-    """The notes of one worker turn."""
+    """
+    The notes of one worker turn.
+
+    Attributes:
+        follows_death: the invocation before this one did not end in order.
+
+    """
 
     def __init__(
-        self,
-        state: FleetState,
-        *,
-        suspicious: bool,
-        config: FleetConfig,
-        clock: Clock,
-        events: EventSink,
+        self, state: FleetState, *, suspicious: bool, config: FleetConfig, events: EventSink
     ) -> None:
         """
         Begin the turn.
@@ -46,28 +93,34 @@ class CrashNotes:
         Args:
             state: where the notes are.
             suspicious: the invocation before this one did not end in order.
-            config: for the attempts, and the length of the suspicion.
-            clock: for the length of the suspicion.
+            config: for the attempts.
             events: where charges are told.
 
         """
         self._state = state
         self._config = config
         self._events = events
-        self._clock = clock
-        self._until_ms = (
-            clock.monotonic_ms() + _SUSPICION_FAILOVERS * config.failover_ms if suspicious else 0
-        )
-        self._suspicious = suspicious
+        self.follows_death = suspicious
+        self._acquitted: set[str] = set()
         self._attempts: dict[str, Attempts] = {}
+        self._charges: dict[str, CallCharge] = {}
+        self._open: dict[str, CrashNote] = {}
 
-    @property
-    def suspicious(self) -> bool:
-        """Tell whether handler calls must run one at a time, each noted."""
-        if not self._suspicious:
+    def is_suspect(self, lease_key: str) -> bool:
+        """Tell whether the process may have died over records of this shard."""
+        if not self.follows_death:
             return False
-        is_recent = self._clock.monotonic_ms() < self._until_ms
-        return is_recent or any(attempts.charge for attempts in self._attempts.values())
+        return lease_key not in self._acquitted or self.attempts(lease_key).charge is not None
+
+    def notes(self, lease_key: str, kind: CallKind) -> bool:
+        """Tell whether a call is to be noted, and to run while no other does."""
+        if not self.follows_death or not kind.is_noted:
+            return False
+        return kind is not CallKind.RECORDS or self.is_suspect(lease_key)
+
+    def acquit(self, lease_key: str) -> None:
+        """End the suspicion: what the shard first read is done and stored."""
+        self._acquitted.add(lease_key)
 
     def attempts(self, lease_key: str) -> Attempts:
         """Return the attempts of a shard: what it is charged with counts for the whole turn."""
@@ -87,74 +140,99 @@ class CrashNotes:
 
     def is_charged(self, lease_key: str) -> bool:
         """Tell whether the process died over this shard: it goes first, so the others may live."""
-        return self.attempts(lease_key).charge is not None
+        return lease_key in self._charges or self.attempts(lease_key).charge is not None
 
-    async def charge(self, lease_key: str) -> None:
-        """Charge a death to the shard if its note is still open; before its first call."""
-        if not self._suspicious or self.is_charged(lease_key):
+    def killer(self, lease_key: str) -> CallCharge | None:
+        """Return the call without records that has killed the process too often, if there is."""
+        charge = self._charges.get(lease_key)
+        return charge if charge and charge.crashes >= self._config.crashes_most else None
+
+    async def charge(self, lease_key: str, *, done: ExtendedSequenceNumber) -> None:
+        """
+        Charge a death to the shard if its note is still open; before its first call.
+
+        Args:
+            lease_key: the shard.
+            done: how far it is. What was noted before that has been done since, in a turn that
+                wrote no notes.
+
+        """
+        if not self.follows_death or self.is_charged(lease_key):
             return
         note = await self._state.note(lease_key)
         if note is None or not note.is_open:
             return
-        crashes = note.crashes + 1
-        self.attempts(lease_key).charge = CrashCharge(
-            first=_position(note.first), last=_position(note.last), crashes=crashes
-        )
-        self._events.emit(
-            CrashCharged(lease_key=lease_key, first=note.first, count=note.count, crashes=crashes)
-        )
-
-    async def begin(self, lease_key: str, records: Sequence[Record]) -> None:
-        """Note a range before its handler call."""
-        if self.suspicious:
-            await self.leave_open(lease_key, records)
-
-    async def leave_open(self, lease_key: str, records: Sequence[Record]) -> None:
-        """Note a range whatever the turn: a call that outlived its time-out ends the process."""
-        await self._write(lease_key, _ends(records), count=len(records), is_open=True)
-
-    async def end(self, lease_key: str, records: Sequence[Record], *, done_count: int) -> None:
-        """Close the note: the call returned, however it went."""
-        if not self.suspicious:
+        kind, crashes = CallKind(note.kind), note.crashes + 1
+        first, last = read_position(note.first), read_position(note.last)
+        if last < done:
             return
-        await self._write(lease_key, _ends(records), count=len(records), is_open=False)
-        if done_count:
-            self.attempts(lease_key).passed(records[done_count - 1])
-
-    async def settle(self, lease_key: str) -> None:
-        """Close the account of a shard that is stopped: deaths after a resume count anew."""
-        attempts = self.attempts(lease_key)
-        if attempts.charge is not None:
-            first = attempts.charge.first
-            await self._write(lease_key, (first, first), count=1, is_open=False)
-            attempts.charge = None
-
-    async def _write(
-        self,
-        lease_key: str,
-        ends: _Ends,
-        *,
-        count: int,
-        is_open: bool,
-    ) -> None:
-        first, last = (f"{end.sequence_number}:{end.sub_sequence_number}" for end in ends)
-        crashes = self.attempts(lease_key).deaths_near(ends[0])
-        await self._state.write_note(
-            CrashNote(
+        if kind is CallKind.RECORDS:
+            charge = CrashCharge(first=first, last=last, crashes=crashes)
+            self.attempts(lease_key).charge = charge
+        else:
+            self._charges[lease_key] = CallCharge(kind, crashes)
+        self._events.emit(
+            CrashCharged(
                 lease_key=lease_key,
-                first=first,
-                last=last,
-                count=count,
+                call=kind.value,
+                first=note.first,
+                count=note.count,
                 crashes=crashes,
-                is_open=is_open,
             )
         )
 
+    async def begin(self, lease_key: str, call: NotedCall) -> None:
+        """Note a call before it begins, or, whatever the turn, that it outlived its time-out."""
+        note = CrashNote(
+            lease_key=lease_key,
+            first=position_text(call.first),
+            last=position_text(call.last),
+            count=call.count,
+            crashes=self._deaths(lease_key, call),
+            is_open=True,
+            kind=call.kind.value,
+        )
+        # Before the write: one whose answer never comes may have landed, and is to be closed.
+        self._open[lease_key] = note
+        await self._state.write_note(note)
 
-def _ends(records: Sequence[Record]) -> _Ends:
-    return position_of(records[0]), position_of(records[-1])
+    def _deaths(self, lease_key: str, call: NotedCall) -> int:
+        if call.kind is CallKind.RECORDS:
+            return self.attempts(lease_key).deaths_near(call.first)
+        charge = self._charges.get(lease_key)
+        return charge.crashes if charge and charge.kind is call.kind else 0
 
+    def has_open(self, lease_key: str) -> bool:
+        """Tell whether a note of this turn is open, or may be."""
+        return lease_key in self._open
 
-def _position(text: str) -> ExtendedSequenceNumber:
-    number, _, sub = text.partition(":")
-    return ExtendedSequenceNumber(number, int(sub))
+    async def close(self, lease_key: str) -> None:
+        """Close the note of a call that has returned, however it went, or that never began."""
+        await self._state.close_note(self._open[lease_key])
+        del self._open[lease_key]
+
+    def acquit_call(self, lease_key: str, kind: CallKind, *, done: Record | None) -> None:
+        """
+        Take a charge back: what the process died of has been done since.
+
+        Args:
+            lease_key: the shard.
+            kind: of a call that has done what it was for.
+            done: the last record of it that is done, None without records.
+
+        """
+        charge = self._charges.get(lease_key)
+        if done is not None and self.follows_death:
+            self.attempts(lease_key).passed(done)
+        elif charge is not None and charge.kind is kind:
+            del self._charges[lease_key]
+
+    async def settle(self, lease_key: str) -> None:
+        """Close the account of a shard that is stopped: deaths after a resume count anew."""
+        if not self.is_charged(lease_key):
+            return
+        note = await self._state.note(lease_key)
+        if note is not None and note.is_open:
+            await self._state.write_note(replace(note, is_open=False))
+        self.attempts(lease_key).charge = None
+        self._charges.pop(lease_key, None)

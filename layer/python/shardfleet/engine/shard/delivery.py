@@ -21,6 +21,7 @@ from functools import partial
 from itertools import takewhile
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.calls import CallKind
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.delivery.open_records import OpenRecords
 from shardfleet.domain.delivery.progress import check_order, position_of
@@ -35,7 +36,12 @@ from shardfleet.engine.shard.lanes import ShardLane, ShardLanes
 from shardfleet.engine.shard.ports import DeliveryPorts
 from shardfleet.engine.shard.windows import ShardWindows
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled, kind_of
-from shardfleet.events.delivery import BatchFailed, CheckpointAwaited, RecordSkipped
+from shardfleet.events.delivery import (
+    BatchFailed,
+    CheckpointAwaited,
+    RecordSkipped,
+    WindowSkipped,
+)
 from shardfleet.events.worker import WriteDelayed
 from shardfleet.records import Batch, Record, ShardLife, place_of
 
@@ -148,9 +154,12 @@ class ShardDelivery:
             HandlerTimedOut: the process must end.
 
         """
+        notes, key = self._ports.notes, self._held.lease_key
         if self._lanes is not None:
             await self._lanes.deliver(records)
-            await self.flush_if_due()
+            if notes.is_suspect(key):
+                await self._lanes.finish()
+            await self.flush_if_due(at_once=notes.follows_death)
             return
         calls_before = self._calls
         lane = ShardLane(self._attempts, partial(self._done, records))
@@ -162,7 +171,29 @@ class ShardDelivery:
             await self._end_window(self._windows)
         if self.has_open and self._calls == calls_before:
             await self._offer(must_flush=self._open.is_full(self._ports.clock.monotonic_ms()))
-        await self.flush_if_due()
+        await self.flush_if_due(at_once=notes.follows_death)
+
+    def acquit(self) -> None:
+        """End the suspicion of a death, if all that was handed over is done and stored."""
+        if not self.has_open and self._held.unstored is None:
+            self._ports.notes.acquit(self._held.lease_key)
+
+    async def stop_if_it_kills(self) -> None:
+        """
+        Stop a shard whose calls without records kill the process: there is nothing to give up.
+
+        Raises:
+            StoppedByPolicy: they did, ``crashes_most`` times.
+
+        """
+        killer = self._ports.notes.killer(self._held.lease_key)
+        if killer is not None:
+            error = f"{killer.kind.in_words}: the process died {killer.crashes} times in it (H9)"
+            await self.stop(self._done_text, error=error, attempts=killer.crashes)
+
+    @property
+    def _done_text(self) -> str:
+        return str(self._held.unstored or self._held.lease.checkpoint)
 
     async def _done(self, records: UserRecords, count: int, *, given_up: bool) -> None:
         """Go on behind the first of the waiting records."""
@@ -170,7 +201,8 @@ class ShardDelivery:
         records.drop(count)
         if self._life is None or given_up:
             self._pass_by(position)
-        await self.flush_if_due(at_once=given_up or self._ports.notes.suspicious)
+        is_suspect = self._ports.notes.is_suspect(self._held.lease_key)
+        await self.flush_if_due(at_once=given_up or is_suspect)
 
     async def _hand_over(self, waiting: Sequence[Record], lane: ShardLane) -> None:
         """Make the next handler call of a lane, or give up what waits there first."""
@@ -284,56 +316,79 @@ class ShardDelivery:
     async def _end_window(self, windows: ShardWindows) -> None:
         """Have the handler process the result of the window; nothing else comes before it has."""
         await self._offer(must_flush=False, ends_window=True)
-        if not self._idle_failures:
+        if not self._idle_failures or self._skips_window(windows):
             windows.open.close()
             await self.flush_if_due(at_once=True)
+
+    def _skips_window(self, windows: ShardWindows) -> bool:
+        """Tell whether the last call of a window is given up, and tell of it."""
+        policy, most, attempts = (
+            self._config.failure_policy,
+            self._config.max_attempts,
+            self._idle_failures,
+        )
+        if not 0 < most <= attempts or policy.stops or policy.kept_in:
+            return False
+        self._idle_failures = 0
+        self._ports.events.emit(
+            WindowSkipped(
+                lease_key=self._held.lease_key,
+                worker_id=self._ports.checkpointer.worker_id,
+                start_ms=windows.open.start_ms,
+                end_ms=windows.open.end_ms,
+                attempts=attempts,
+            )
+        )
+        return True
 
     async def _offer(
         self, *, must_flush: bool, hook: Hook | None = None, ends_window: bool = False
     ) -> None:
         """Call the handler without records, for what is open, a hook, or the end of a window."""
-        result = await self._ports.dispatcher.call(
+        dispatcher = self._ports.dispatcher
+        result = await dispatcher.call(
             self._held,
             (),
             attempt=self._idle_failures + 1,
             join=self._joining(must_flush=must_flush, is_final=ends_window),
             hook=hook,
+            ends_window=ends_window,
         )
         if hook is not None and (hook.is_last or result.error is None):
             # Before anything that may raise: nothing follows an object's last hook.
-            self._is_begun = hook is Hook.STARTED and self._ports.dispatcher.has_hooks
+            self._is_begun = hook is Hook.STARTED and dispatcher.has_hooks
         if hook is not Hook.LEASE_LOST:
             self._take_checkpoints()
-            await self.flush_if_due()
+            await self.flush_if_due(at_once=self._ports.notes.follows_death)
         if result.error is None:
             self._idle_failures = 0
             return
-        call = f"hook {hook}" if hook is not None and self._ports.dispatcher.has_hooks else ""
-        call = "last call of a window" if ends_window else call
-        await self._after_idle_failure(result.error, call, hook=hook)
+        told = hook if dispatcher.has_hooks else None
+        kind = CallKind.of(told, has_records=False, ends_window=ends_window)
+        await self._after_idle_failure(result.error, kind, hook=hook)
 
-    async def _after_idle_failure(self, error: str, call: str, *, hook: Hook | None) -> None:
-        """Do what is next after a call without records that failed; "" is repeated for ever."""
-        ports = self._ports
+    async def _after_idle_failure(self, error: str, kind: CallKind, *, hook: Hook | None) -> None:
+        """Do what is next after a call without records that failed."""
+        ports, policy = self._ports, self._config.failure_policy
         self._idle_failures += 1
-        position = str(self._held.unstored or self._held.lease.checkpoint)
         ports.events.emit(
             BatchFailed(
                 lease_key=self._held.lease_key,
                 worker_id=ports.checkpointer.worker_id,
-                position=position,
+                position=self._done_text,
                 attempt=self._idle_failures,
-                reason=call or "called without records, while some are open",
+                reason=kind.in_words,
                 error=error,
             )
         )
         if hook is not None and hook.is_last:
             return
-        most = self._config.max_attempts
-        # No record is at fault, so none can be given up instead.
-        if call and 0 < most <= self._idle_failures and self._config.failure_policy.stops:
-            told = f"{call.removeprefix('hook ')}: {error}"
-            await self.stop(position, error=told, attempts=self._idle_failures)
+        if 0 < self._config.max_attempts <= self._idle_failures:
+            if kind is CallKind.WINDOW and not (policy.stops or policy.kept_in):
+                return  # It is skipped.
+            # No record is at fault, so none can be given up instead, whatever the policy.
+            told = f"{kind.in_words.removeprefix('hook ')}: {error}"
+            await self.stop(self._done_text, error=told, attempts=self._idle_failures)
         back_off_ms = ports.patience.back_off_ms(self._idle_failures)
         await ports.patience.pause(back_off_ms, self._held.halt)
 

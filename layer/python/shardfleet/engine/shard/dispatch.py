@@ -4,6 +4,8 @@ Handler calls: whose turn it is, whether there is time, and what a batch is.
 Calls of synchronous handlers never overlap, unless ``handler_threads`` or ``parallelism`` says how
 many may at once, of which a shard has one, or one in each lane; the shards take turns, within a
 round the one with the oldest record first, so that a shard far behind starves nobody (hazard H17).
+A call that the process may die in is noted, and runs alone; after one that has outlived its
+time-out none begins, for the process ends (H21).
 Records come no faster than the rate allows. Nothing is delivered under a lease that was not
 confirmed within the renewal time (H17), and no call starts with less than its time-out left (H10).
 """
@@ -18,14 +20,14 @@ from dataclasses import field, replace
 from itertools import accumulate
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.calls import CallKind
 from shardfleet.domain.delivery.hooks import Hook
-from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.reading.pacing import Rate, full_bucket, spend, wait_ms
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import Clock, EventSink, HandlerResult, HandlerRunner
 from shardfleet.engine.retry import Halt, Halted, Patience, Signal
-from shardfleet.engine.shard.crash_notes import CrashNotes
+from shardfleet.engine.shard.crash_notes import CrashNotes, NotedCall
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
 from shardfleet.events.delivery import BatchHandled
@@ -50,7 +52,8 @@ class _Ticket:
     round: int
     oldest_ms: int
     lease_key: str
-    records: int = field(compare=False)
+    call: NotedCall = field(compare=False)
+    is_noted: bool = field(compare=False)
     granted: Signal = field(compare=False)
 
 
@@ -88,8 +91,12 @@ class Dispatcher:
         self._timeout_ms = config.handler_timeout_ms
         self._stream_arn = stream_arn
         self._calls_end_ms = calls_end_ms
+        # As late as the turn's last writes may begin.
+        self._notes_end_ms = calls_end_ms + config.turn_margin_ms // 3
         self._waiting: list[_Ticket] = []
         self._running = 0
+        self._has_noted = False
+        self._is_over = False
         self._round = 0
         self._rounds_served: dict[str, int] = {}
         self._at_once = config.calls_at_once
@@ -110,6 +117,7 @@ class Dispatcher:
         attempt: int,
         join: Callable[[Batch], None] | None = None,
         hook: Hook | None = None,
+        ends_window: bool = False,
     ) -> HandlerResult:
         """
         Hand records to the handler, as one batch, when it is the shard's turn.
@@ -120,6 +128,7 @@ class Dispatcher:
             attempt: 1 for the first.
             join: has the batch take part in the shard's life, or its window.
             hook: without records; the last one goes on although asked to stop, while there is time.
+            ends_window: without records; it is the last call of a window.
 
         Raises:
             Halted: asked to stop, the lease is lost, or there is no time left; nothing was
@@ -127,27 +136,41 @@ class Dispatcher:
             HandlerTimedOut: the call outlived its time-out; the process must end.
 
         """
-        checkpointer, patience, clock = self._ports.checkpointer, self._ports.patience, self._clock
-        oldest_ms = records[0].approximate_arrival_ms if records else clock.now_ms()
+        checkpointer, patience = self._ports.checkpointer, self._ports.patience
         halt = self._out_of_time() if hook and hook.is_last else held.halt
         is_lost = hook is Hook.LEASE_LOST  # Then there is nothing to confirm.
+        told = hook if self.has_hooks else None
+        kind = CallKind.of(told, has_records=bool(records), ends_window=ends_window)
         while True:
             if not (is_lost or await patience.persist(lambda: checkpointer.confirm(held), halt)):
                 raise Halted
-            ticket = self._queued(held, oldest_ms, records=len(records))
+            ticket = self._queued(held, records, kind=kind)
             try:
                 self._grant()
                 await halt.unless(ticket.granted)
-                halt.check()
-                if clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:
-                    raise Halted
-                if is_lost or (checkpointer.is_fresh(held) and await self._note(held, records)):
+                self._check_time(halt)
+                if is_lost or (
+                    checkpointer.is_fresh(held) and await self._note(held, ticket, halt)
+                ):
                     batch = self._batch(held, records, attempt)
                     if join is not None:
                         join(batch)
-                    return await self._run(held, batch, hook)
+                    return await self._run(held, batch, hook, call=ticket.call)
             finally:
                 self._leave(ticket)
+
+    def _check_time(self, halt: Halt) -> None:
+        """
+        Go on only where a call may still begin.
+
+        Raises:
+            Halted: asked to stop, no time is left for a call, or the process is about to end.
+
+        """
+        halt.check()
+        is_late = self._clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms
+        if is_late or self._is_over:
+            raise Halted
 
     def _batch(self, held: HeldLease, records: Sequence[Record], attempt: int) -> Batch:
         return Batch(
@@ -161,32 +184,42 @@ class Dispatcher:
 
     def _out_of_time(self) -> Halt:
         """Return a halt for when no call can be begun any more."""
+        return self._halt_at(self._calls_end_ms - self._timeout_ms)
+
+    def _halt_at(self, at_ms: int) -> Halt:
         halt = Halt()
-        left_ms = self._calls_end_ms - self._timeout_ms - self._clock.monotonic_ms()
+        left_ms = at_ms - self._clock.monotonic_ms()
         asyncio.get_running_loop().call_later(left_ms / 1000, halt.set)
         return halt
 
-    async def _note(self, held: HeldLease, records: Sequence[Record]) -> bool:
-        """Note the range; False if the lease was lost, or grew old, while that took its time."""
+    async def _note(self, held: HeldLease, ticket: _Ticket, halt: Halt) -> bool:
+        """Note the call; False if the lease was lost, or grew old, while that took its time."""
         ports, key = self._ports, held.lease_key
-        if not records:
+        if not ticket.is_noted:
             return held.is_held
-        await ports.patience.persist(lambda: ports.notes.begin(key, records), held.halt)
-        if not held.halt.is_set and ports.checkpointer.is_fresh(held):
-            return True
-        await self._close_note(held, records, done=0)
-        return False
+        may_begin = False
+        try:
+            await ports.patience.persist(lambda: ports.notes.begin(key, ticket.call), halt)
+            self._check_time(halt)
+            may_begin = ports.checkpointer.is_fresh(held)
+        finally:
+            if not may_begin:
+                await self._close_note(held)
+        return may_begin
 
-    async def _close_note(self, held: HeldLease, records: Sequence[Record], *, done: int) -> None:
-        notes = self._ports.notes
-        if not records:
+    async def _close_note(self, held: HeldLease) -> None:
+        """Close the note of a call that has returned or never began, if there is one."""
+        notes, key = self._ports.notes, held.lease_key
+        if not notes.has_open(key):
             return
+        # Also when asked to stop: what stays open is charged to the shard.
         with suppress(Halted):
-            await self._ports.patience.persist(
-                lambda: notes.end(held.lease_key, records, done_count=done), held.halt
-            )
+            halt = self._halt_at(self._notes_end_ms)
+            await self._ports.patience.persist(lambda: notes.close(key), halt)
 
-    async def _run(self, held: HeldLease, batch: Batch, hook: Hook | None) -> HandlerResult:
+    async def _run(
+        self, held: HeldLease, batch: Batch, hook: Hook | None, *, call: NotedCall
+    ) -> HandlerResult:
         ports, key, records = self._ports, held.lease_key, batch[:]
         told = hook if ports.handler.has_hooks else None
         began_ms = ports.clock.monotonic_ms()
@@ -196,21 +229,11 @@ class Dispatcher:
                 result = await run
         except Exception:
             # No death to charge to the shard: what raised here is told, and tried again.
-            await self._close_note(held, records, done=0)
+            await self._close_note(held)
             raise
-        done = max(0, min(result.done_count, len(records)))
         if result.timed_out:
-            if records:
-                with suppress(Throttled, OutcomeUnknown):
-                    await ports.notes.leave_open(key, records)
-            without = "without records" if told is None else f"of {told}"
-            which = f"from record {position_of(records[0])} on" if records else without
-            message = (
-                f"shard {key}: the handler call {which} took "
-                f"longer than handler_timeout_ms ({self._timeout_ms}); a thread cannot be stopped, "
-                "so the process ends"
-            )
-            raise HandlerTimedOut(message)
+            raise await self._timed_out(held, call)
+        done = max(0, min(result.done_count, len(records)))
         ports.events.emit(
             BatchHandled(
                 lease_key=key,
@@ -222,22 +245,40 @@ class Dispatcher:
                 millis_behind_latest=held.lag_ms,
             )
         )
-        await self._close_note(held, records, done=done)
+        await self._close_note(held)
+        if done or (not records and result.error is None):
+            ports.notes.acquit_call(key, call.kind, done=records[done - 1] if done else None)
         if hook is None and not held.is_held:
             raise Halted
         return replace(result, done_count=done)
 
-    def _queued(self, held: HeldLease, oldest_ms: int, *, records: int) -> _Ticket:
+    async def _timed_out(self, held: HeldLease, call: NotedCall) -> HandlerTimedOut:
+        """Begin no more calls, leave this one noted, and return what ends the process."""
+        self._is_over = True
+        if call.kind.is_noted:
+            with suppress(Throttled, OutcomeUnknown):
+                await self._ports.notes.begin(held.lease_key, call)
+        without = "without records" if call.kind is CallKind.FLUSH else f"of {call.kind}"
+        which = f"from record {call.first} on" if call.count else without
+        return HandlerTimedOut(
+            f"shard {held.lease_key}: the handler call {which} took "
+            f"longer than handler_timeout_ms ({self._timeout_ms}); a thread cannot be stopped, "
+            "so the process ends"
+        )
+
+    def _queued(self, held: HeldLease, records: Sequence[Record], *, kind: CallKind) -> _Ticket:
         """Queue for a turn; whoever has the ticket leaves with it."""
-        key = held.lease_key
+        key, notes = held.lease_key, self._ports.notes
         # Each lane of a shard that waits waits for a round of its own.
         ahead = sum(ticket.lease_key == key for ticket in self._waiting)
+        done = held.unstored or held.lease.checkpoint
         ticket = _Ticket(
-            is_patient=not self._ports.notes.is_charged(key),
+            is_patient=not notes.is_charged(key),
             round=max(self._round, self._rounds_served.get(key, -1) + 1) + ahead,
-            oldest_ms=oldest_ms,
+            oldest_ms=records[0].approximate_arrival_ms if records else self._clock.now_ms(),
             lease_key=key,
-            records=records,
+            call=NotedCall.of(kind, records, done=done),
+            is_noted=notes.notes(key, kind),
             granted=Signal(),
         )
         self._waiting.append(ticket)
@@ -247,19 +288,20 @@ class Dispatcher:
         """End a turn, or the wait for one; the next ones go."""
         if ticket.granted.is_set:
             self._running -= 1
+            self._has_noted = False  # It was this one, or there was none.
         else:
             self._waiting.remove(ticket)
         self._grant()
 
     def _grant(self) -> None:
         """Let the next shards go, as many at once as the handler, suspicion and the rate allow."""
-        while self._waiting and self._may_go():
-            ticket = min(self._waiting)
+        while self._waiting and self._may_go(ticket := min(self._waiting)):
             self._waiting.remove(ticket)
             self._round = max(self._round, ticket.round)
             self._rounds_served[ticket.lease_key] = ticket.round
             self._running += 1
-            self._spend(ticket.records)
+            self._has_noted = ticket.is_noted
+            self._spend(ticket.call.count)
             ticket.granted.set()
         left_ms = self._left_ms()
         if left_ms and self._waiting and not self._is_timed:
@@ -270,13 +312,13 @@ class Dispatcher:
         self._is_timed = False
         self._grant()
 
-    def _may_go(self) -> bool:
-        """Tell whether one more call may begin now."""
-        is_suspicious = self._ports.notes.suspicious
-        most = 1 if is_suspicious else self._at_once
-        overlaps = self._ports.handler.overlaps and not is_suspicious
-        has_room = overlaps or self._running < most
-        return has_room and not self._left_ms()
+    def _may_go(self, ticket: _Ticket) -> bool:
+        """Tell whether this call may begin now: one that is noted is alone while it runs."""
+        if self._is_over or self._has_noted or self._left_ms():
+            return False
+        if ticket.is_noted:
+            return not self._running
+        return self._ports.handler.overlaps or self._running < self._at_once
 
     def _left_ms(self) -> int:
         """Return how long none may begin, because of the records that went."""

@@ -118,7 +118,8 @@ class ShardLanes:
 
     @property
     def _width(self) -> int:
-        return 1 if self._ports.notes.suspicious else self._config.parallelism
+        is_suspect = self._ports.notes.is_suspect(self._held.lease_key)
+        return 1 if is_suspect else self._config.parallelism
 
     @property
     def has_open(self) -> bool:
@@ -277,7 +278,8 @@ class ShardLanes:
         self._lanes.done(index, count)
         self._note_if_level()
         self._moved.set()
-        await self._flush(at_once=given_up or self._ports.notes.suspicious)
+        is_suspect = self._ports.notes.is_suspect(self._held.lease_key)
+        await self._flush(at_once=given_up or is_suspect)
 
     async def _wait(self) -> None:
         """Wait until a lane has made a step."""

@@ -244,6 +244,17 @@ class FleetState:
         """Write the crash note of a lease that the caller owns."""
         await self._overwrite(NOTE, note.lease_key, _body(note))
 
+    async def close_note(self, note: CrashNote) -> None:
+        """
+        Close a crash note that is still as it was written.
+
+        What another owner of the lease has written since is that one's.
+        """
+        found = await self._store.get(NOTE, note.lease_key)
+        if found is not None and found.body == note:
+            body = {**_body(note), "is_open": False}
+            await self._store.write(NOTE, note.lease_key, body, expected_version=found.version)
+
     async def lanes(self, lease_key: str) -> LanesNote | None:
         """Read how far a shard is done beyond its checkpoint; what cannot be read comes again."""
         found = await self._store.get(LANES, lease_key)

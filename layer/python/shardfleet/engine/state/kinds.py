@@ -39,15 +39,16 @@ JsonReason = Mapping[str, Any]  # domain.reasons.reason_json
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashNote:
     """
-    Which range of a lease was being handled while crashes are suspected (hazard H9).
+    Which call of a lease was being made while crashes are suspected (hazards H9, H21).
 
     Attributes:
         lease_key: the lease.
-        first: position of the first record of the range, ``sequence:sub``.
+        first: position of its first record, ``sequence:sub``; without records, how far it is.
         last: position of its last record.
-        count: records in the range.
-        crashes: process deaths charged to this lease so far.
-        is_open: the range has not been passed yet.
+        count: records in the call.
+        crashes: process deaths charged to this call so far.
+        is_open: the call has not returned yet.
+        kind: see :class:`~shardfleet.domain.delivery.calls.CallKind`.
 
     """
 
@@ -57,6 +58,7 @@ class CrashNote:
     count: int
     crashes: int
     is_open: bool
+    kind: str = "records"
 
 
 # --- bodies that are nothing else

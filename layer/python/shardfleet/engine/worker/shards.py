@@ -75,7 +75,6 @@ class ShardWork:
             ports.fleet_state,
             suspicious=slot.open_turns > 0,
             config=config,
-            clock=ports.clock,
             events=ports.events,
         )
         writer = LeaseWriter(

@@ -20,6 +20,7 @@ from shardfleet.domain.slots.slot import (
     end,
     fail_turn,
     heartbeat,
+    loads,
     worked,
 )
 from shardfleet.domain.slots.usage import Usage
@@ -97,6 +98,22 @@ class SlotRecord:
                 self._epoch = written.slot.epoch
                 return Claimed(written.slot, _silent_ms(found, written.slot))
         raise ProtocolError(f"slot {self.given.slot_id}: not claimed in {_CLAIMS_MOST} attempts")
+
+    async def note_loading(self, *, is_over: bool) -> None:
+        """
+        Record that the handler is about to be imported, which may kill the process, or that it is.
+
+        Raises:
+            StaleEpoch: another invocation has taken over.
+            Throttled, OutcomeUnknown: not recorded, or not known to be.
+
+        """
+
+        def change(slot: Slot) -> Slot | None:
+            self._check(slot)
+            return loads(slot, is_over=is_over)
+
+        await self._state.update_slot(self.given.slot_id, change)
 
     def note_loaded(self, *, call_most_ms: int) -> None:
         """Note that the handler is loaded; a call of it may take so long before it is known."""

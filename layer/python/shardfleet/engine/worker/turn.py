@@ -87,7 +87,7 @@ class WorkerTurn:
         self._why: TurnStop | None = None
         self._error: BaseException | None = None
         self._worker_id = ""
-        self._is_loaded = False
+        self._is_loading = self._is_loaded = False
         self._timers: list[asyncio.TimerHandle] = []
         self._stopping, self._hard = Halt(), Halt()
         self._watching, self._renewing = Halt(), Halt()
@@ -181,11 +181,23 @@ class WorkerTurn:
             if slot.drain or slot.state is SlotState.ENDING:
                 self._stop(TurnStop.DRAIN)
                 return
-            await all_of(self._ports.handler.load(), self._work.check_stream(self._stopping))
+            load = self._load(follows_death=slot.open_turns > 0)
+            await all_of(load, self._work.check_stream(self._stopping))
             self._is_loaded = True
             self._keep_time_for_hooks()
             self._record.note_loaded(call_most_ms=self._config.handler_timeout_ms)
             self._consume_all()
+
+    async def _load(self, *, follows_death: bool) -> None:
+        """Import user code; where that may have killed the process before, say so first (H21)."""
+        note, persist = self._record.note_loading, self._patience.persist
+        if follows_death:
+            await persist(partial(note, is_over=False), self._stopping)
+        self._is_loading = True
+        await self._ports.handler.load()
+        self._is_loading = False
+        if follows_death:
+            await persist(partial(note, is_over=True), self._stopping)
 
     def _keep_time_for_hooks(self) -> None:
         """
@@ -331,9 +343,11 @@ class WorkerTurn:
             await self._work.checkpointer.flush_all()
         running = [*self._work_tasks.names, *self._watch_tasks.names, *self._renew_tasks.names]
         reason = str(self._error) if self._error else f"still running: {', '.join(running)}"
-        await self._note(
-            failure_of(self._error) if self._error else Failure(FailureKind.TURN, reason)
-        )
+        failure = failure_of(self._error) if self._error else Failure(FailureKind.TURN, reason)
+        if self._is_loading:
+            reason = "its import had not ended when the turn had to"
+            failure = Failure(FailureKind.IMPORT, reason)
+        await self._note(failure)
         self._ports.events.emit(
             TurnFailed(
                 slot_id=self._record.given.slot_id,
