@@ -17,6 +17,7 @@ from shardfleet.domain.leases.changes import (
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.state.kinds import LANES, LOCK, NOTE, SLOT
+from shardfleet.events.delivery import CrashCharged
 from shardfleet.events.worker import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded, TurnEnding
 from shardfleet.testing import checkers
 from shardfleet.testing.checkers import (
@@ -436,21 +437,66 @@ def test_who_gets_a_lease_again_has_not_been_idle_with_it_meanwhile():
     assert found
 
 
-@pytest.mark.parametrize(("deaths_before_calls", "violations"), [(0, 1), (1, 0)])
-def test_a_death_between_the_note_of_a_call_and_the_call_counts(deaths_before_calls, violations):
+NOTED = {"first": "7:0", "last": "7:2", "count": 3, "crashes": 1, "is_open": True}
+
+
+def notes(checker, by, **fields):
+    body = {**NOTED, **fields}
+    given = {"before": None, "after": body, "at_ms": 0, "kind": NOTE, "name": KEY}
+    checker.document_written(DocumentWrite(by=by, **given))
+
+
+@pytest.mark.parametrize(
+    ("fault", "violations"), [("killed", 0), ("late twin", 0), ("process ended", 1), (None, 1)]
+)
+def test_a_death_between_the_note_of_a_call_and_the_call_counts_if_nobody_could_know(
+    fault, violations
+):
+    """A worker that ends its own process knows what it has noted and never called."""
     checker, found = planted(checkers.OnlyTheGuiltyGivenUp)
     entry = SourceRecord(KEY, (7, 1), "k", 1, 0, b"", calls=2)
-    note = {"first": "7:0", "last": "7:2", "count": 3, "crashes": 1, "is_open": True}
-    given = {"before": None, "after": note, "at_ms": 0, "kind": NOTE, "name": KEY}
 
     for number in range(2):
         by = Somebody(f"s0001#{number}")
-        checker.document_written(DocumentWrite(by=by, **given))
-        if number >= deaths_before_calls:
+        by.faults = [(1, fault)] if fault else []
+        notes(checker, by)
+        if number:
             checker.call_begun(CallBegun(at_ms=0, by=by, shard_id=KEY))
     checker.record_kept(1, ME, entry, attempts=3)
 
     assert len(found) == violations
+
+
+@pytest.mark.parametrize("fault", ["killed", "process ended"])
+@pytest.mark.parametrize(
+    ("begins", "is_over", "is_innocent"),
+    [(False, False, True), (True, False, False), (True, True, True)],
+)
+def test_a_death_is_charged_only_to_a_call_that_did_not_return(begins, is_over, is_innocent, fault):
+    checker, found = planted(checkers.OnlyTheGuiltyGivenUp)
+    by = Somebody("s0001#1")
+    by.faults = [(1, fault)]
+
+    notes(checker, by)
+    if begins:
+        checker.call_begun(CallBegun(at_ms=0, by=by, shard_id=KEY, call=1))
+    if is_over:
+        checker.call_over(by, KEY, call=1)
+    charge = {"call": "records", "first": "7:0", "count": 3, "crashes": 1}
+    checker.told(2, ME, CrashCharged(lease_key=KEY, **charge))
+
+    assert len(found) == (is_innocent and fault == "process ended")
+
+
+def test_a_call_that_is_noted_when_it_outlives_its_time_out_is_charged_rightly():
+    checker, found = planted(checkers.OnlyTheGuiltyGivenUp)
+
+    checker.call_begun(CallBegun(at_ms=0, by=ME, shard_id=KEY, call=1))
+    notes(checker, ME)
+    charge = {"call": "records", "first": "7:0", "count": 3, "crashes": 1}
+    checker.told(2, OTHER, CrashCharged(lease_key=KEY, **charge))
+
+    assert not found
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,7 @@ async def played(kind, way, policy):
     if thief is not None:
         await thief
     if kind == "load":
+        assert guilty.outcome == "load"
         guilty.kind = "nothing"  # Somebody mends the handler.
     for _ in range(2):
         is_alive = await guilty.run()
@@ -423,14 +424,15 @@ def test_who_is_acquitted_is_handled_beside_others_and_noted_no_more():
         world.put(1, 3, number=0)
         world.put(11, 13, number=1)
         world.put(21, 23, number=2)  # Shard 3 is idle.
-        steps = Steps(act_at=0, only=lambda name: name == "before handler.run")
-        await process(world, steps, turn_ms=60_000)
 
         async def script(batch):
             await world.clock.sleep_ms(500)
             if batch.shard_id == key(2):
                 raise ValueError("never")
 
+        world.handler = MemoryHandler(world.clock, script, overlaps=True)
+        steps = Steps(act_at=0, only=lambda name: name == "before handler.run")
+        await process(world, steps, turn_ms=60_000)
         world.handler = MemoryHandler(world.clock, script, overlaps=True)
         turn = asyncio.create_task(world.turn(turn_ms=90_000))
         await world.clock.sleep_ms(20_000)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from shardfleet.domain.delivery.attempts import POLICIES
 from shardfleet.engine.state.kinds import NOTE
 from shardfleet.events.base import Event
-from shardfleet.events.delivery import RecordSkipped
+from shardfleet.events.delivery import CrashCharged, RecordSkipped
 from shardfleet.events.worker import LeaseLost
 from shardfleet.testing.checkers.checker import (
     CallBegun,
@@ -21,6 +22,37 @@ from shardfleet.testing.checkers.ledger import SourceRecord
 
 # The least of max_attempts and crashes_most in any simulated configuration.
 ATTEMPTS_LEAST = 3
+
+
+_RECORDS = "records"
+# What befalls a worker and can be known to it: whatever else did, nobody could tell.
+_KNOWN = {"process ended", "throttled", "no answer", "killed by a record"}
+
+
+@dataclass(slots=True)
+class _OpenNote:
+    """
+    A note of a call with records that is open.
+
+    Attributes:
+        first: position of the first record.
+        last: position of the last record.
+        by: who wrote it.
+        began: the call was made.
+        runs: it has not come back.
+
+    """
+
+    first: tuple[int, int]
+    last: tuple[int, int]
+    by: Suspect
+    began: bool = False
+    runs: bool = False
+
+    @property
+    def is_excused(self) -> bool:
+        """Tell whether something befell its worker that nobody could tell afterwards."""
+        return any(what not in _KNOWN for _, what in self.by.faults)
 
 
 class NoRecordLost(Checker):
@@ -198,31 +230,73 @@ class OnlyTheGuiltyGivenUp(Checker):
     """
     A record is given up only after as many handler calls with it as the policy says.
 
-    A death right after the note of a call and before the call counts like one in it: nobody could
-    tell the two apart afterwards (H9).
+    And a death is charged only to a call that did not return. What a worker does to itself it can
+    know: a call that it noted and never made, or that came back, is charged to nobody. Excused is
+    what nobody could tell afterwards: a worker was killed between the note of a call and the call,
+    or between its return and that of the note, or another invocation ran beside it (H9, H21).
     """
 
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with no note."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
-        # shard -> invocation -> the range of the call that it has noted and not begun
-        self._noted: dict[str, dict[str, tuple[tuple[int, int], tuple[int, int]]]] = {}
+        # shard -> the note that is open, if one is, and who wrote it
+        self._open: dict[str, _OpenNote] = {}
+        # shard -> notes of calls that were never made, as nobody could know
+        self._unknowable: dict[str, list[_OpenNote]] = {}
+        self._running: set[tuple[str, str, int]] = set()
 
     def document_written(self, write: DocumentWrite) -> None:
-        """Remember the note of a call."""
-        if write.kind == NOTE and write.after["is_open"]:
-            noted = (_position(write.after["first"]), _position(write.after["last"]))
-            self._noted.setdefault(write.name, {})[write.by.name] = noted
+        """Remember the note of a call; one that somebody else overwrites is of a death."""
+        if write.kind != NOTE:
+            return
+        before = self._open.pop(write.name, None)
+        is_anothers = before is not None and before.by.name != write.by.name
+        if before is not None and is_anothers and not before.began and before.is_excused:
+            self._unknowable.setdefault(write.name, []).append(before)
+        if not write.after["is_open"] or write.after.get("kind", _RECORDS) != _RECORDS:
+            return
+        note = self._open[write.name] = _OpenNote(
+            first=_position(write.after["first"]), last=_position(write.after["last"]), by=write.by
+        )
+        # A call that outlived its time-out is noted while it runs.
+        note.began = note.runs = self._runs(write.by, write.name)
 
     def call_begun(self, call: CallBegun) -> None:
         """See the call that was noted."""
-        self._noted.get(call.shard_id, {}).pop(call.by.name, None)
+        self._running.add((call.by.name, call.shard_id, call.call))
+        note = self._open.get(call.shard_id)
+        if note is not None and note.by.name == call.by.name:
+            note.began = note.runs = True
+
+    def call_over(self, by: Suspect, shard_id: str, *, call: int) -> None:
+        """See it come back."""
+        self._running.discard((by.name, shard_id, call))
+        note = self._open.get(shard_id)
+        if note is not None and note.by.name == by.name:
+            note.runs = self._runs(by, shard_id)
+
+    def _runs(self, by: Suspect, shard_id: str) -> bool:
+        return any(running[:2] == (by.name, shard_id) for running in self._running)
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Look whether what is charged was a call, and never came back."""
+        if not isinstance(event, CrashCharged):
+            return
+        note = self._open.get(event.lease_key)
+        if note is None or note.runs or note.is_excused:
+            return
+        how = "returned from" if note.began else "never made"
+        text = f"{by.name} charges a call that {note.by.name} noted and {how}"
+        self.found(at_ms, event.lease_key, text)
 
     def record_kept(self, at_ms: int, by: Suspect, entry: SourceRecord, *, attempts: int) -> None:
         """Compare the attempts with the calls that there were; one that kills may have fewer."""
         is_hasty = attempts < ATTEMPTS_LEAST and not entry.kills
-        ranges = self._noted.get(entry.shard_id, {}).values()
-        not_begun = sum(first <= entry.position <= last for first, last in ranges)
+        notes = [*self._unknowable.get(entry.shard_id, ())]
+        last = self._open.get(entry.shard_id)
+        if last is not None and not last.began and last.is_excused:
+            notes.append(last)
+        not_begun = sum(note.first <= entry.position <= note.last for note in notes)
         if is_hasty or entry.calls + not_begun < attempts:
             text = (
                 f"{by.name} gave {entry} up after {attempts} attempts; {entry.calls} calls had it"

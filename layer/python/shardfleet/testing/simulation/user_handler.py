@@ -107,7 +107,7 @@ class UserHandler:
 
     def _tell_over(self, batch: Batch, number: int, result: HandlerResult) -> None:
         around, actor, now_ms = self._around, self._actor, self._around.now_ms
-        if batch:
+        if batch and not result.timed_out:  # That one never comes back.
             for over in around.seers["call_over"]:
                 over(actor, batch.shard_id, call=number)
         if result.error is not None:
