@@ -453,6 +453,42 @@ def test_who_is_acquitted_is_handled_beside_others_and_noted_no_more():
     run_virtual(main())
 
 
+def test_who_kills_beside_a_call_that_is_noted_is_charged_itself():
+    """One that is no suspect waits for the call of one that is: else that one's note is open."""
+
+    async def main():
+        world = World(shards=2, **COMMON, batch_records_most=1)
+        guilty = Guilty(world, "records", KILLS)
+        handle = guilty._handle
+
+        async def slow(batch):
+            if batch.shard_id == key(1):
+                await world.clock.sleep_ms(2_000)
+            await handle(batch)
+
+        guilty._handle = slow
+        world.put(1)
+        world.put(11, 16, number=1)
+        await world.open_slot()
+        await world.change_slot(lambda slot: replace(slot, turn_open=True))
+
+        async def later():
+            await world.run_until(lambda: 12 in guilty.handled)
+            await world.clock.sleep_ms(500)
+            world.put(3)
+
+        feed = asyncio.create_task(later())
+        for _ in range(TURNS_MOST):
+            if await guilty.run():
+                break
+        await feed
+        assert guilty.outcome == "stopped"
+        assert {charge.lease_key for charge in world.told(CrashCharged)} == {key(0)}
+        assert guilty.handled.keys() >= {1, *range(11, 17)}
+
+    run_virtual(main())
+
+
 def test_a_death_of_long_ago_is_not_charged_to_who_has_gone_on_since():
     """A note that another worker left open, of a call that has returned in a quiet turn."""
 

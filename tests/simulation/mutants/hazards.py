@@ -20,7 +20,7 @@ NOTES, EXPIRY, POSITION = (
     "engine/shard/start.py",
 )
 CURSOR, UPKEEP = "domain/reading/cursor.py", "engine/manager/slots.py"
-PAGES = "domain/reading/pages.py"
+PAGES, DISPATCH = "domain/reading/pages.py", "engine/shard/dispatch.py"
 GONE, TURN = "domain/stream/gone_shards.py", "domain/turn.py"
 
 _MANAGER_TESTS = "tests/engine/manager_side"
@@ -166,14 +166,42 @@ HAZARDS = (
     mutant(
         "a record that kills is never given up",
         "H9",
-        (NOTES, "if not self._suspicious or self.is_charged(lease_key):", "if lease_key:"),
+        (NOTES, "if note is None or not note.is_open:", "if note is None or note.is_open:"),
         arena="poison",
     ),
     mutant(
         "no note is written before a call",
         "H9",
-        (NOTES, "        if self.suspicious:\n", "        if self.suspicious and not records:\n"),
+        (NOTES, "CallKind.RECORDS or self.is_suspect(lease_key)", "CallKind.RECORDS"),
         arena="poison",
+    ),
+    mutant(
+        "after a call that timed out another one begins",
+        "H21",
+        (DISPATCH, "        self._is_over = True\n", ""),
+        test="tests/engine/worker_side/test_deaths.py::"
+        "test_an_outage_charges_only_calls_that_were_made",
+    ),
+    mutant(
+        "a call that is noted has others beside it",
+        "H21",
+        (DISPATCH, "if self._is_over or self._has_noted or", "if self._is_over or"),
+        test="tests/engine/worker_side/test_deaths.py::"
+        "test_who_kills_beside_a_call_that_is_noted_is_charged_itself",
+    ),
+    mutant(
+        "a shard is a suspect until the turn ends",
+        "H21",
+        (NOTES, "self._acquitted.add(lease_key)", "del lease_key"),
+        test="tests/engine/worker_side/test_deaths.py::"
+        "test_who_is_acquitted_is_handled_beside_others_and_noted_no_more",
+    ),
+    mutant(
+        "a call without records that kills is noted until its shard is no suspect",
+        "H21",
+        (NOTES, "kind is not CallKind.RECORDS or self.is", "self.is"),
+        test="tests/engine/worker_side/test_deaths.py::"
+        "test_what_goes_wrong_is_found_and_its_neighbours_go_on[stopping-kills-stop-stopped]",
     ),
     mutant(
         "a record is taken for guilty before it is known",
@@ -194,9 +222,9 @@ HAZARDS = (
         "a call begins whatever time is left",
         "H10",
         (
-            "engine/shard/dispatch.py",
-            "if clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms:",
-            "if self._timeout_ms > self._calls_end_ms:",
+            DISPATCH,
+            "self._clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms\n",
+            "self._timeout_ms > self._calls_end_ms\n",
         ),
         why_not=(
             "a second line: the turn stops, and with it every wait for a call, at the moment from "
@@ -320,7 +348,7 @@ HAZARDS = (
         "the shard that asks first goes first",
         "H17",
         (
-            "engine/shard/dispatch.py",
+            DISPATCH,
             "round=max(self._round, self._rounds_served.get(key, -1) + 1) + ahead,",
             "round=0,",
         ),

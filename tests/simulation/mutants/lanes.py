@@ -86,7 +86,7 @@ LANES = (
         "H9",
         (
             ENGINE,
-            "return 1 if self._ports.notes.suspicious else self._config.parallelism",
+            "return 1 if is_suspect else self._config.parallelism",
             "return self._config.parallelism",
         ),
         test="tests/engine/worker_side/test_lanes.py::"

@@ -157,7 +157,7 @@ class CrashNotes:
                 wrote no notes.
 
         """
-        if not self.follows_death or self.is_charged(lease_key):
+        if not self.follows_death or self.is_charged(lease_key) or self.has_open(lease_key):
             return
         note = await self._state.note(lease_key)
         if note is None or not note.is_open:
