@@ -168,9 +168,11 @@ def test_a_lease_that_cannot_be_read_is_named_with_what_is_wrong(what):
 
 def test_a_scan_names_every_lease_that_cannot_be_read(tables):
     tables.put(GOOD)
-    tables.put(changed(GOOD, {"leaseKey": {"S": "bad-1"}, "leaseCounter": {"S": "5"}}))
-    tables.put(changed(GOOD, {"leaseKey": {"S": "bad-2"}, "checkpoint": {"S": "?"}}))
-    with pytest.raises(MalformedLease, match=r"(?s)(?=.*bad-1)(?=.*bad-2)"):
+    tables.put(
+        changed(GOOD, {"leaseKey": {"S": "shardId-000000000101"}, "leaseCounter": {"S": "5"}})
+    )
+    tables.put(changed(GOOD, {"leaseKey": {"S": "shardId-000000000102"}, "checkpoint": {"S": "?"}}))
+    with pytest.raises(MalformedLease, match=r"(?s)(?=.*101)(?=.*102)"):
         asyncio.run(tables.leases.scan())
 
 

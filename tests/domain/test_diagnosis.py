@@ -18,6 +18,7 @@ from shardfleet.domain.explain.doctor import (
 )
 from shardfleet.domain.explain.fleet_view import FleetReading
 from shardfleet.domain.leases.expiry import Sighting
+from shardfleet.domain.leases.lease import ForeignLease
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Migration, Pauses
 from shardfleet.domain.slots.failure import FailureKind
@@ -39,6 +40,7 @@ STATE = TableFacts(
     wanted=(("kind", "HASH"), ("id", "RANGE")),
     keys=(("kind", "HASH"), ("id", "RANGE")),
 )
+FOREIGN = (ForeignLease("1:orders:7:shard", "of a multi-stream application", "1:orders:7"),)
 READING = FleetReading(
     at_ms=NOW_MS,
     leases=[a_lease("1 at 5 by a")],
@@ -119,6 +121,11 @@ def test_java_workers_rows_beside_the_leases_are_no_finding():
             "lease 1: no counter",
         ),
         ({"neighbours": {"": 2}}, "foreign-item", "2 items of leases"),
+        (
+            {"reading": replace(READING, foreign_leases=FOREIGN)},
+            "foreign-leases",
+            "leases: 1 lease is not this fleet's: 1:orders:7:shard",
+        ),
         ({"stream": None}, "stream-missing", "arn does not exist"),
         ({"known_created_ms": 6}, "stream-replaced", "created again"),
         (
@@ -418,3 +425,19 @@ def test_what_keeps_the_fleet_and_java_from_sharing_is_told(facts, code, words):
 )
 def test_what_is_as_it_should_be_beside_java_is_not_told(facts):
     assert [each for each in diagnose(facts) if each.code != "kcl-2-counts-otherwise"] == []
+
+
+@pytest.mark.parametrize(
+    ("found", "severity", "words"),
+    [
+        ({}, Severity.WARNING, "the fleet leaves them alone"),
+        ({"leases": (), "slots": ()}, Severity.ERROR, "the fleet does not begin beside them"),
+    ],
+)
+def test_foreign_leases_are_an_error_to_a_fleet_that_has_not_begun(found, severity, words):
+    reading = replace(READING, foreign_leases=FOREIGN, **found)
+    (finding,) = [
+        f for f in diagnose(replace(HEALTHY, reading=reading)) if f.code == "foreign-leases"
+    ]
+    assert (finding.severity, words in finding.found) == (severity, True)
+    assert "lease_table" in finding.remedy

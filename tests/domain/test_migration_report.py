@@ -11,6 +11,7 @@ from shardfleet.domain.explain.migration_report import (
     ReportMark,
     migration_report,
 )
+from shardfleet.domain.leases.lease import ForeignLease
 from tests.domain.test_migration import CONFIG, NOW_MS, snapshot
 
 HELD = "0 at 5 by java-1", "1 at 5 by java-2", "2 at 5 by f-s0001", "3 at 5"
@@ -48,6 +49,10 @@ def test_a_table_in_order_is_told_and_nothing_stops():
     ("more", "words"),
     [
         ({"unreadable": {"9": "no counter"}}, "9 cannot be read"),
+        (
+            {"foreign_leases": (ForeignLease("1:orders:7:shard", "of another", "1:orders:7"),)},
+            "1 lease is not this fleet's: 1:orders:7:shard (of another, stream 1:orders:7)",
+        ),
         ({"refusal": "AccessDenied"}, "leases cannot be written: AccessDenied"),
         ({"config": replace(CONFIG, workers_max=1, leases_per_worker=3)}, "raise one of the two"),
     ],

@@ -16,6 +16,8 @@ ORDERS, POISONED = 20, 7
 KEY_OF_POISON = "customer-7"
 DEADLINE_S = 90
 
+BAD = "shardId-000000000099"
+
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
@@ -202,7 +204,7 @@ def plant(shop):
     for name, item in (("Migration3.0", upgrading), ("java-1", java)):
         key = {"leaseKey": {"S": name}}
         dynamodb.put_item(TableName=outputs["LeaseTable"], Item=key | item)
-    bad = {"leaseKey": {"S": "bad"}, "leaseCounter": {"S": "five"}, "checkpoint": {"S": "1"}}
+    bad = {"leaseKey": {"S": BAD}, "leaseCounter": {"S": "five"}, "checkpoint": {"S": "1"}}
     dynamodb.put_item(TableName=outputs["LeaseTable"], Item=bad)
     overwrite(shop, "stream", "identity", "created_ms", 1)
     overwrite(shop, "plan", "last", "at_ms", 1)
@@ -243,9 +245,9 @@ def test_the_doctor_names_the_causes_of_eleven_planted_misconfigurations(shop, a
     # Whether its worker owns leases just now, and so is elected, is chance.
     assert found.keys() & {"kcl-upgrade-unfinished", "kcl-upgrade-unled"}
     assert "not-seen" not in found
-    assert "bad" in found["malformed-lease"]
+    assert BAD in found["malformed-lease"]
 
-    key = {"leaseKey": {"S": "bad"}}
+    key = {"leaseKey": {"S": BAD}}
     shop.client("dynamodb").delete_item(TableName=shop.outputs["LeaseTable"], Key=key)
     assert application.run(["doctor", "--json"]) == application.EXIT_FAILED
     found = {each["code"]: each["found"] for each in json.loads(capsys.readouterr().out)}

@@ -1,6 +1,8 @@
 import java.io.FileOutputStream;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider;
@@ -14,6 +16,8 @@ import software.amazon.awssdk.services.kinesis.KinesisAsyncClient;
 import software.amazon.kinesis.common.ConfigsBuilder;
 import software.amazon.kinesis.common.InitialPositionInStream;
 import software.amazon.kinesis.common.InitialPositionInStreamExtended;
+import software.amazon.kinesis.common.StreamConfig;
+import software.amazon.kinesis.common.StreamIdentifier;
 import software.amazon.kinesis.coordinator.Scheduler;
 import software.amazon.kinesis.leases.LeaseManagementConfig;
 import software.amazon.kinesis.lifecycle.events.InitializationInput;
@@ -22,15 +26,19 @@ import software.amazon.kinesis.lifecycle.events.ProcessRecordsInput;
 import software.amazon.kinesis.lifecycle.events.ShardEndedInput;
 import software.amazon.kinesis.lifecycle.events.ShutdownRequestedInput;
 import software.amazon.kinesis.metrics.NullMetricsFactory;
+import software.amazon.kinesis.processor.FormerStreamsLeasesDeletionStrategy;
+import software.amazon.kinesis.processor.MultiStreamTracker;
 import software.amazon.kinesis.processor.RecordProcessorCheckpointer;
 import software.amazon.kinesis.processor.ShardRecordProcessor;
 import software.amazon.kinesis.processor.SingleStreamTracker;
+import software.amazon.kinesis.processor.StreamTracker;
 import software.amazon.kinesis.retrieval.polling.PollingConfig;
 
 /**
  * A consumer on the KCL's Scheduler with its default settings, polling: it writes down what it is
  * given, one line a call, in the form of the demo's ledger, and shuts down in order once its
- * standard input ends.
+ * standard input ends. A stream that is named as account:name:epoch makes it a consumer of several,
+ * by commas.
  */
 public final class Consumer {
     public static void main(String[] given) throws Exception {
@@ -44,8 +52,11 @@ public final class Consumer {
         KinesisAsyncClient kinesis = at(KinesisAsyncClient.builder(), endpoint)
                 .httpClientBuilder(NettyNioAsyncHttpClient.builder().protocol(Protocol.HTTP1_1))
                 .build();
+        boolean isOne = stream.indexOf(':') < 0;
+        StreamTracker tracker = isOne ? new SingleStreamTracker(stream, start) : new Several(stream, start);
+        PollingConfig polling = isOne ? new PollingConfig(stream, kinesis) : new PollingConfig(kinesis);
         ConfigsBuilder all = new ConfigsBuilder(
-                new SingleStreamTracker(stream, start),
+                tracker,
                 application,
                 kinesis,
                 at(DynamoDbAsyncClient.builder(), endpoint).build(),
@@ -65,7 +76,7 @@ public final class Consumer {
                 all.lifecycleConfig(),
                 all.metricsConfig().metricsFactory(new NullMetricsFactory()),
                 all.processorConfig(),
-                all.retrievalConfig().retrievalSpecificConfig(new PollingConfig(stream, kinesis)));
+                all.retrievalConfig().retrievalSpecificConfig(polling));
         if (given.length > 5) {
             hurry(scheduler, 120L);
         }
@@ -75,6 +86,26 @@ public final class Consumer {
         while (System.in.read() >= 0) {}
         scheduler.startGracefulShutdown().get(60, TimeUnit.SECONDS);
         System.exit(0);
+    }
+
+    private static final class Several implements MultiStreamTracker {
+        private final List<StreamConfig> streams;
+
+        Several(String streams, InitialPositionInStreamExtended start) {
+            this.streams = Arrays.stream(streams.split(","))
+                    .map(each -> new StreamConfig(StreamIdentifier.multiStreamInstance(each), start))
+                    .collect(Collectors.toList());
+        }
+
+        @Override
+        public List<StreamConfig> streamConfigList() {
+            return streams;
+        }
+
+        @Override
+        public FormerStreamsLeasesDeletionStrategy formerStreamsLeasesDeletionStrategy() {
+            return new FormerStreamsLeasesDeletionStrategy.NoLeaseDeletionStrategy();
+        }
     }
 
     /** A KCL 3 has metrics of its worker, which on this machine would be read off EC2's service. */

@@ -20,6 +20,7 @@ The tree::
     │   ├── IteratorExpired        begin at a position again
     │   ├── FalseEnd               a page contradicts itself about its shard's end; ask again
     │   ├── ShardGone              no such shard (any more)
+    │   ├── ShardForeign           a lease of a shard that the stream never had
     │   ├── StreamGone             no such stream (any more)
     │   ├── StreamReplaced         same name, other incarnation (hazard H12)
     │   ├── PositionTrimmed        the position is older than the retention period
@@ -145,6 +146,10 @@ class FalseEnd(StreamError):
 
 class ShardGone(StreamError):
     """The service knows no such shard (ResourceNotFound on a shard of an existing stream)."""
+
+
+class ShardForeign(StreamError):
+    """A lease is of a shard that the stream never had: no retry makes it readable (H23)."""
 
 
 class StreamGone(StreamError):

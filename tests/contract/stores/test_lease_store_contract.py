@@ -273,13 +273,14 @@ def test_a_scan_returns_more_than_a_page_holds(loaded):
 
 
 def test_the_index_finds_leases_by_owner_and_during_a_handover_by_the_next_owner(loaded):
+    first, second, third = (f"shardId-{n:012d}" for n in range(3))
     loaded.load(
-        replace(OWNED, lease_key="a"),
-        replace(HANDOVER, lease_key="b"),
-        replace(UNOWNED, lease_key="c"),
+        replace(OWNED, lease_key=first),
+        replace(HANDOVER, lease_key=second),
+        replace(UNOWNED, lease_key=third),
     )
-    assert asyncio.run(loaded.store.keys_owned_by("fleet-s0001")) == ["a"]
-    assert asyncio.run(loaded.store.keys_owned_by("fleet-s0002")) == ["b"]
+    assert asyncio.run(loaded.store.keys_owned_by("fleet-s0001")) == [first]
+    assert asyncio.run(loaded.store.keys_owned_by("fleet-s0002")) == [second]
     assert asyncio.run(loaded.store.keys_owned_by("nobody")) == []
 
 

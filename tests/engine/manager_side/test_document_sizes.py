@@ -20,7 +20,7 @@ from tests.engine.manager_side.fleet_kit import Fleet
 # Developer Guide, "Constraints in DynamoDB": an item holds 400 KB; the rest is for key and version.
 BYTES_MOST = 350 * 1024
 SHARDS, SLOTS = 10_000, 1_000
-KEYS = [f"shardId-{n:032d}" for n in range(SHARDS)]
+KEYS = [f"shardId-{n:012d}" for n in range(SHARDS)]
 WORKERS = [f"{'fleet-with-a-long-name-of-its-own-':-<35}{n:05d}" for n in range(SLOTS)]
 
 

@@ -283,13 +283,14 @@ def test_a_slot_that_cannot_hand_over_is_drained_after_its_time():
         object.__setattr__(fleet.config, "leases_per_worker", 8)
         await live(fleet, slots, turns=4)
         leave_most_ms = fleet.config.handover_limit_ms + fleet.config.cycle_ms
+        parent_id = "shardId-000000000099"
         for key, lease in fleet.leases.leases.items():
             fleet.leases.leases[key] = replace(lease, checkpoint_owner=None)
             if lease.checkpoint_owner is not None:
                 stuck = replace(lease, lease_owner="f-s0002", checkpoint_owner=None)
-                fleet.leases.leases[key] = replace(stuck, parent_shard_ids=("shardId-parent",))
-        parent = replace(lease, lease_key="shardId-parent", lease_owner="java", parent_shard_ids=())
-        fleet.leases.leases["shardId-parent"] = parent
+                fleet.leases.leases[key] = replace(stuck, parent_shard_ids=(parent_id,))
+        parent = replace(lease, lease_key=parent_id, lease_owner="java", parent_shard_ids=(key,))
+        fleet.leases.leases[parent_id] = parent
         await live(fleet, slots, turns=leave_most_ms // 20_000)
         assert not (await fleet.slot("s0002")).drain
         await live(fleet, slots, turns=1)

@@ -59,9 +59,9 @@ def test_a_plan_of_any_size_fits_its_document_and_no_turn_fails_by_it(monkeypatc
         fleet = Fleet(leases_per_worker=1, workers_max=4, assignment="greedy", leases_to_acquire=1)
         await running_fleet(fleet)
         long = "x" * 200
-        children = [f"{key}-{n:04d}" for n in range(500) for key in NUMBERS[:4]]
-        for key in children:
-            parents = (key[:20], f"{key}-{long}")
+        children = [f"shardId-{n:012d}" for n in range(1_000, 3_000)]
+        for number, key in enumerate(children):
+            parents = (NUMBERS[number % 4], f"{key}-{long}")
             child = replace(fleet.leases.leases[NUMBERS[0]], lease_key=key, lease_owner=None)
             fleet.leases.leases[key] = replace(child, parent_shard_ids=parents)
         read = plan_lease_cleanup

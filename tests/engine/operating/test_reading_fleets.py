@@ -32,9 +32,10 @@ from tests.domain.builders import a_lease
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
 
 FAILOVER_MS = 10_000
+KEYS = [f"shardId-{number:012d}" for number in range(5)]
 ANN = Pause("ann", 5)
 SLOT = Slot(slot_id="s1", worker_id="f-s1", state=SlotState.RUNNING, name="n", start_epoch=1)
-STOP = StopNote(lease_key="1", position="5:0", error="x", attempts=3, worker_id="f-s1", at_ms=7)
+STOP = StopNote(lease_key=KEYS[1], position="5:0", error="x", attempts=3, worker_id="f-s1", at_ms=7)
 SIGHTING = Sighting(3, "f-s1", 9)
 
 
@@ -47,15 +48,17 @@ def with_fleet(scenario, **options):
 
 async def filled(fleet):
     """Write one of each kind of document, as its writer does."""
-    for line in ("0 at 5 by f-s1", "1 at 5 by f-s1", "2 at 5", "3 at 5 by f-s1"):
-        lease = a_lease(line)
+    for key, line in zip(
+        KEYS, ("at 5 by f-s1", "at 5 by f-s1", "at 5", "at 5 by f-s1"), strict=False
+    ):
+        lease = a_lease(f"{key} {line}")
         fleet.leases.leases[lease.lease_key] = lease
-    fleet.leases.leases["4"] = a_lease("4")
-    fleet.leases.unreadable["4"] = "no counter"
+    fleet.leases.leases[KEYS[4]] = a_lease(KEYS[4])
+    fleet.leases.unreadable[KEYS[4]] = "no counter"
     await fleet.state.write_slot(SLOT, None)
-    await fleet.state.write_sightings({"0": SIGHTING})
+    await fleet.state.write_sightings({KEYS[0]: SIGHTING})
     await fleet.state.write_stop(STOP)
-    await PauseRecord(fleet.store).change(lambda _: Pauses(leases={"3": ANN}))
+    await PauseRecord(fleet.store).change(lambda _: Pauses(leases={KEYS[3]: ANN}))
 
 
 async def read(fleet):
@@ -67,22 +70,22 @@ def test_each_table_and_document_has_its_place_in_a_reading():
         await filled(fleet)
         now_ms = fleet.clock.now_ms()
         nap = Nap(
-            lease_key="2",
+            lease_key=KEYS[2],
             worker_id="f-s1",
             since_ms=now_ms - 1,
-            done=fleet.leases.leases["2"].checkpoint,
+            done=fleet.leases.leases[KEYS[2]].checkpoint,
         )
         await NapRecord(fleet.store).begin(nap)
         await fleet.state.write_plan({"at_ms": 77, "left": []})
         found = await read(fleet)
         assert (found.at_ms, found.failover_ms) == (now_ms, FAILOVER_MS)
-        assert [lease.lease_key for lease in found.leases] == ["0", "1", "2", "3"]
-        assert found.unreadable == {"4": "no counter"}
-        assert (found.slots, found.sightings) == ([SLOT], {"0": SIGHTING})
-        assert found.stops == {"1": STOP}
+        assert [lease.lease_key for lease in found.leases] == KEYS[:4]
+        assert found.unreadable == {KEYS[4]: "no counter"}
+        assert (found.slots, found.sightings) == ([SLOT], {KEYS[0]: SIGHTING})
+        assert found.stops == {KEYS[1]: STOP}
         assert found.planned_ms == 77
-        assert found.pauses == Pauses(leases={"3": ANN})
-        assert found.naps == {"2": nap}
+        assert found.pauses == Pauses(leases={KEYS[3]: ANN})
+        assert found.naps == {KEYS[2]: nap}
 
     with_fleet(scenario)
 
@@ -103,21 +106,21 @@ def test_a_shard_that_is_missed_for_a_failover_time_is_shown_as_one_that_stands_
     async def scenario(fleet):
         await filled(fleet)
         note = GoneNote(
-            lease_key="0",
+            lease_key=KEYS[0],
             first_ms=fleet.clock.now_ms() - missed_ms,
             checkpoint="5",
             reason=MayHaveRecords(),
         )
         await GoneRecord(fleet.store).write(note, None)
         missing = MissingShard(
-            lease_key="0",
+            lease_key=KEYS[0],
             position="5",
             error=str(MayHaveRecords()),
             attempts=0,
             worker_id="",
             at_ms=note.first_ms,
         )
-        assert (await read(fleet)).stops == {"1": STOP} | ({"0": missing} if shown else {})
+        assert (await read(fleet)).stops == {KEYS[1]: STOP} | ({KEYS[0]: missing} if shown else {})
 
     with_fleet(scenario)
 
@@ -125,9 +128,9 @@ def test_a_shard_that_is_missed_for_a_failover_time_is_shown_as_one_that_stands_
 def test_a_stop_is_shown_before_that_its_shard_is_missed_too():
     async def scenario(fleet):
         await filled(fleet)
-        note = GoneNote(lease_key="1", first_ms=1, reason=SecondListingAwaited())
+        note = GoneNote(lease_key=KEYS[1], first_ms=1, reason=SecondListingAwaited())
         await GoneRecord(fleet.store).write(note, None)
-        assert (await read(fleet)).stops == {"1": STOP}
+        assert (await read(fleet)).stops == {KEYS[1]: STOP}
 
     with_fleet(scenario)
 

@@ -7,6 +7,7 @@ until they have expired (ListShards, DescribeStreamSummary); ListShards is not a
 """
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -15,6 +16,7 @@ from shardfleet.domain.reasons import (
     ListedStill,
     MayHaveRecords,
     MissedForRetention,
+    NeverListed,
     OlderThanRetention,
     PersonDecided,
 )
@@ -24,7 +26,7 @@ from shardfleet.errors import ShardGone
 from shardfleet.events.worker import ShardExpired, ShardMissing
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import SeededEntropy
-from tests.engine.worker_side.worker_kit import ME, World, key
+from tests.engine.worker_side.worker_kit import ME, World, a_lease, key
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "parent_poll_ms": 500}
 HOUR_MS = 3_600_000
@@ -364,5 +366,32 @@ def test_not_even_a_person_s_decision_ends_a_shard_by_a_listing_that_shows_no_wh
         truly()
         await world.turn(turn_ms=40_000)
         assert world.lease(0).child_shard_ids == (key(1), key(2))
+
+    in_world(scenario)
+
+
+def test_a_lease_of_a_shard_that_the_stream_never_had_is_given_back_and_noted():
+    """Numbers of shards only rise: 9 is newer than every listed one, and none is its parent."""
+
+    async def scenario(world):
+        stranger = a_lease(9)
+        world.leases.leases[key(9)] = stranger
+        world.put(1, 3)
+        await world.open_slot()
+        await world.change_slot(lambda slot: replace(slot, assigned=(key(9),), assign_seq=1))
+        await world.turn(turn_ms=60_000)
+        assert world.numbers == [1, 2, 3]
+        assert world.lease(0).lease_owner == ME
+        (note,) = await GoneRecord(world.state).missed()
+        assert (note.lease_key, note.reason) == (key(9), NeverListed())
+        (told,) = [event for event in world.told(ShardMissing) if event.reason == NeverListed()]
+        assert told.lease_key == key(9)
+        # Nothing but what a renewal writes has moved, and nobody renews it any more.
+        given_back = world.leases.leases[key(9)]
+        renewed = {"lease_counter": given_back.lease_counter, "throughput_kbps": 0.0}
+        assert given_back == replace(stranger, lease_owner=None, **renewed)
+        assert world.leases.operations(key(9))[-1] == "evict"
+        await world.turn(turn_ms=60_000)
+        assert world.leases.leases[key(9)] == given_back
 
     in_world(scenario)

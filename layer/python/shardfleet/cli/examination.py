@@ -7,7 +7,8 @@ is looked at all the same. Imported by the command when it runs, not before.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar, cast
 
@@ -16,13 +17,17 @@ from botocore.exceptions import ClientError
 
 from shardfleet.adapters.clients.aws_clients import client_config, region_of
 from shardfleet.adapters.dynamodb.items import ENTITY_TYPE, LEASE_KEY
-from shardfleet.adapters.dynamodb.leases import leases_among
+from shardfleet.adapters.dynamodb.leases import LeasesAmong
 from shardfleet.cli.fleet_access import FleetAccess, with_fleet
 from shardfleet.cli.fleets import FleetName, find_fleet
-from shardfleet.domain.balance.kcl3 import Kcl3
+from shardfleet.domain.balance.kcl3 import Kcl3, of_our_application
 from shardfleet.domain.explain.doctor import Facts, FunctionFacts, StreamFacts, TableFacts
+from shardfleet.domain.explain.fleet_view import FleetReading
+from shardfleet.domain.leases.foreign_leases import set_apart
+from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.leases.unreadable import stand_ins
 from shardfleet.domain.slots.lags import unread_shards
+from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.errors import ShardfleetError, StreamGone
 
 _T = TypeVar("_T")
@@ -78,6 +83,8 @@ class _Examination:
             lambda: with_fleet(name, lambda fleet: fleet.stream.list_shards()),
             (),
         )
+        if reading:
+            reading = _apart(reading, shards)
         leases = [*reading.leases, *stand_ins(reading.unreadable, shards)] if reading else []
         return Facts(
             config=config,
@@ -137,8 +144,8 @@ class _Examination:
         if not table.keys:
             return {}
         pages = self._client("dynamodb").get_paginator("scan").paginate(TableName=table.name)
-        _, foreign, _ = leases_among(item for page in pages for item in page["Items"])
-        types = Counter(str(item.get(ENTITY_TYPE, {}).get("S", "")) for item in foreign)
+        found = LeasesAmong(item for page in pages for item in page["Items"])
+        types = Counter(str(item.get(ENTITY_TYPE, {}).get("S", "")) for item in found.no_leases)
         return dict(sorted(types.items()))
 
     def _stream(self) -> tuple[StreamFacts | None, int]:
@@ -193,9 +200,17 @@ class _Examination:
         return True
 
 
+def _apart(reading: FleetReading, shards: Sequence[Shard]) -> FleetReading:
+    """Return a reading without the leases of shards that the stream never had."""
+    survey = Survey(leases=tuple(reading.leases), foreign_leases=tuple(reading.foreign_leases))
+    found = set_apart(survey, ShardGraph.of(shards), known=reading.sightings.keys())
+    return replace(reading, leases=found.leases, foreign_leases=found.foreign_leases)
+
+
 async def _kcl3(fleet: FleetAccess) -> Kcl3:
     survey = await fleet.leases.survey()
-    return await fleet.kcl3.found(survey.foreign)
+    ours = {each.slot.worker_id for each in await fleet.state.slots()}
+    return of_our_application(await fleet.kcl3.found(survey.foreign), survey, ours=ours)
 
 
 def _is_missing(error: ClientError) -> bool:

@@ -338,6 +338,7 @@ class ApplicationTable:
             at_ms=now_ms,
             leases=found.leases,
             unreadable=found.unreadable,
+            foreign_leases=found.foreign_leases,
             slots=[],
             sightings=self.sightings,
             stops={},

@@ -31,6 +31,8 @@ from shardfleet.domain.explain.migration_report import (
     ReportMark,
     migration_report,
 )
+from shardfleet.domain.leases.foreign_leases import set_apart
+from shardfleet.domain.stream.shards import ShardGraph
 from shardfleet.errors import ConfigurationError, Unsettled
 
 if TYPE_CHECKING:
@@ -182,13 +184,16 @@ async def _facts(
         refusal = await fleet.index.refusal()
     except Unsettled as error:
         refusal = str(error)
-    shards = sum(shard.is_open for shard in await fleet.stream.list_shards())
+    graph = ShardGraph(await fleet.stream.list_shards())
+    survey = set_apart(survey, graph)
+    shards = sum(shard.is_open for shard in graph)
     setup = Setup(shards=shards, workers=workers_for(config, shards), **around)
     return MigrationFacts(
         direction=direction,
         config=config,
         snapshot=snapshot,
         unreadable=survey.unreadable,
+        foreign_leases=survey.foreign_leases,
         refusal=refusal,
         expired=await trimmed_after(survey.leases, fleet.read_ports),
         per_month=per_month(config, setup, PRICES).total,

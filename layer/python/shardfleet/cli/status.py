@@ -31,6 +31,7 @@ from shardfleet.domain.explain.fleet_view import (
     summary,
 )
 from shardfleet.domain.explain.spoken import spoken_duration
+from shardfleet.domain.leases.lease import named_foreign
 
 _COLOURS = {
     "READING": "green",
@@ -126,6 +127,9 @@ def _summary_lines(found: FleetSummary) -> Iterator[str | Text]:
     yield f"lag      {_lag_words(found)}"
     if found.workers:
         yield f"others   {', '.join(found.workers)} (no slots of this fleet)"
+    if found.foreign_leases:
+        yield Text(shown(f"foreign  {named_foreign(found.foreign_leases)}"), _COLOURS["FAILING"])
+        yield "         Nobody of this fleet touches them."
     yield f"planned  {planned}"
     for failure in found.failures:
         yield Text(shown(f"failing  {failure.said}"), _COLOURS["FAILING"])

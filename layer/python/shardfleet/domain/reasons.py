@@ -363,6 +363,13 @@ class SecondListingAwaited(
     """It waits: the listing does not show it, for once."""
 
 
+class NeverListed(
+    Reason,
+    words="not found, and newer than every shard that the stream lists: it was never one of them",
+):
+    """It is given back: the lease is not this stream's."""
+
+
 class MayHaveRecords(
     Reason,
     words="not found and not listed, before its records can have expired; it ends, as a loss, one "

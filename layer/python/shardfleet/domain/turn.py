@@ -67,6 +67,7 @@ from shardfleet.domain.slots.upkeep import (
     stands_still,
     stays,
 )
+from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard, ShardGraph
@@ -87,7 +88,7 @@ class TurnSnapshot:
         at_ms: when all was read, epoch milliseconds.
         reading: when the lease table was read, by the wall clock.
         watching: the same by this process's monotonic clock.
-        survey: of the lease table.
+        survey: of the lease table; what is foreign by the listing is set apart.
         service_ms: the time by the stream's own clock just before, epoch milliseconds; None: it
             did not say.
         shards: the unfiltered listing, or its graph.
@@ -105,6 +106,7 @@ class TurnSnapshot:
         foreign: which other application was last seen in the lease table.
         woken: lease key to what a look at a sleeping shard found.
         stopped: keys of leases that are behind for another reason than too few slots.
+        missed: shards that the service does not know, as their workers noted.
         pace: of sizing, as kept.
         loads: what was compared in the turn before.
         kcl3: what a KCL 3 keeps beside the leases.
@@ -133,6 +135,7 @@ class TurnSnapshot:
     foreign: Foreign | None = None
     woken: Mapping[str, Reason] = field(default_factory=dict)
     stopped: Collection[str] = ()
+    missed: Sequence[GoneNote] = ()
     pace: Pace = field(default_factory=Pace)
     loads: Loads = field(default_factory=Loads)
     kcl3: Kcl3 = field(default_factory=Kcl3)

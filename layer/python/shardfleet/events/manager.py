@@ -74,6 +74,27 @@ class ManagerTurnFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignLeasesFound(Event):
+    """
+    The lease table has leases of another stream or mode; nobody touches them (H23).
+
+    Told when a manager first sees them, and when there are others.
+
+    Attributes:
+        table: the lease table.
+        leases: how many; 0: there are none any more.
+        named: some of them, each with what shows that it is not ours.
+
+    """
+
+    table: str
+    leases: int
+    named: tuple[str, ...]
+
+    level: ClassVar[Level] = Level.WARNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ManagerStepCut(Event):
     """
     A step of a turn ended early; what is left of it is planned anew by the next turn.

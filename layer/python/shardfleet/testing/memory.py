@@ -18,10 +18,12 @@ from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
 from shardfleet.domain.balance.migration import IndexStatus
 from shardfleet.domain.item_size import ITEM_BYTES_MOST, value_bytes
 from shardfleet.domain.leases.changes import apply_change
+from shardfleet.domain.leases.foreign_leases import foreign_lease
 from shardfleet.domain.leases.lease import (
     Applied,
     ChangeKind,
     ChangeResult,
+    ForeignLease,
     Lease,
     LeaseChange,
     Survey,
@@ -36,7 +38,8 @@ class MemoryLeaseStore:
     The ``LeaseStore`` port over a dictionary.
 
     Attributes:
-        leases: by key.
+        leases: by key, foreign ones among them.
+        streams: keys of those that a multi-stream application has written, each with its stream.
         unreadable: keys of those that nobody can read, each with the reason.
         changes: every write, with its answer.
 
@@ -45,16 +48,25 @@ class MemoryLeaseStore:
     def __init__(self, leases: Sequence[Lease] = ()) -> None:
         """Begin with some leases."""
         self.leases: dict[str, Lease] = {lease.lease_key: lease for lease in leases}
+        self.streams: dict[str, str] = {}
         self.unreadable: dict[str, str] = {}
         self.changes: list[tuple[LeaseChange, ChangeResult]] = []
 
     async def survey(self) -> Survey:
-        """Return all leases, ordered by key, and which of them cannot be read."""
+        """Return all leases, ordered by key, which cannot be read, and which are foreign."""
         await asyncio.sleep(0)
-        keys = sorted(self.leases.keys() - self.unreadable.keys())
+        foreign = {key: found for key in sorted(self.leases) if (found := self._foreign(key))}
+        keys = sorted(self.leases.keys() - self.unreadable.keys() - foreign.keys())
         return Survey(
-            leases=tuple(self.leases[key] for key in keys), unreadable=dict(self.unreadable)
+            leases=tuple(self.leases[key] for key in keys),
+            unreadable=dict(self.unreadable),
+            foreign_leases=tuple(foreign.values()),
         )
+
+    def _foreign(self, lease_key: str) -> ForeignLease | None:
+        lease = self.leases.get(lease_key)
+        owner = None if lease is None else lease.lease_owner
+        return foreign_lease(lease_key, stream=self.streams.get(lease_key), owner=owner)
 
     async def scan(self) -> Sequence[Lease]:
         """Return all leases, ordered by key; MalformedLease if one cannot be read."""
@@ -63,18 +75,24 @@ class MemoryLeaseStore:
     async def keys_owned_by(self, worker_id: str) -> Sequence[str]:
         """Return lease keys by owner."""
         await asyncio.sleep(0)
-        return sorted(k for k, lease in self.leases.items() if lease.lease_owner == worker_id)
+        return sorted(
+            key
+            for key, lease in self.leases.items()
+            if lease.lease_owner == worker_id and foreign_lease(key) is None
+        )
 
     async def get(self, lease_key: str) -> Lease | None:
-        """Return one lease; MalformedLease if it cannot be read."""
+        """Return one lease, None if it is foreign; MalformedLease if it cannot be read."""
         await asyncio.sleep(0)
         self._must_be_readable(lease_key)
-        return self.leases.get(lease_key)
+        return None if self._foreign(lease_key) else self.leases.get(lease_key)
 
     async def apply(self, change: LeaseChange) -> ChangeResult:
         """Apply a change atomically; MalformedLease if the lease cannot be read."""
         await asyncio.sleep(0)
         self._must_be_readable(change.lease_key)
+        if (foreign := self._foreign(change.lease_key)) is not None:
+            raise MalformedLease(f"{change.operation}: {foreign}: not written")
         result = apply_change(change, self.leases.get(change.lease_key))
         if isinstance(result, Applied):
             if change.kind is ChangeKind.DELETE:

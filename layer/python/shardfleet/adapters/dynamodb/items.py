@@ -9,6 +9,7 @@ Reading is tolerant of what others may add: unknown attributes are ignored, item
 ``entityType`` are no leases (§0.7), nor are items without one that have neither a counter nor a
 checkpoint (what an unconditional update leaves of a deleted lease, §0.2). An item that claims to
 be a lease and cannot be read is an error that names the item: to guess would move a checkpoint.
+Leases of another stream or mode are no leases of ours, and never read as such (hazard H23).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
 from typing import Any
 
-from shardfleet.domain.leases.lease import FieldValue, Lease, LeaseField
+from shardfleet.domain.leases.foreign_leases import foreign_lease
+from shardfleet.domain.leases.lease import FieldValue, ForeignLease, Lease, LeaseField
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import MalformedLease, ProtocolError
@@ -38,6 +40,8 @@ _PENDING, _PENDING_SUB = "pendingCheckpoint", "pendingCheckpointSubSequenceNumbe
 _PENDING_STATE = "pendingCheckpointState"
 _THROUGHPUT = "throughputKBps"
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"  # HASH leaseOwner, RANGE leaseKey, KEYS_ONLY (§1.3)
+# Only a multi-stream application writes them: the stream's identifier, the shard's id (§1.2).
+_STREAM, _SHARD = "streamName", "shardId"
 ENTITY_TYPE = "entityType"
 LEASE_ENTITY = "LEASE"
 
@@ -126,6 +130,28 @@ def is_foreign(item: Item) -> bool:
     if entity is not None:
         return entity != {"S": LEASE_ENTITY}
     return not any(ATTRIBUTES[name][0].name in item for name in _CLAIMS)
+
+
+def foreign_lease_of(item: Item) -> ForeignLease | None:
+    """Return a lease that is another stream's or another mode's, None if it may be ours."""
+    stream = None
+    if _STREAM in item or _SHARD in item:
+        stream = str(item.get(_STREAM, {}).get("S", ""))
+    owner = item.get(LEASE_OWNER, {}).get("S")
+    return foreign_lease(item[LEASE_KEY]["S"], stream=stream, owner=owner)
+
+
+def own_lease_from_item(item: Item | None) -> Lease | None:
+    """
+    Read a lease of ours; None if there is no item, or it is something else.
+
+    Raises:
+        MalformedLease: see :func:`lease_from_item`.
+
+    """
+    if item is None or is_foreign(item) or foreign_lease_of(item) is not None:
+        return None
+    return lease_from_item(item)
 
 
 def lease_from_item(item: Item) -> Lease:

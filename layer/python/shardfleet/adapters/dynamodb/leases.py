@@ -20,10 +20,12 @@ from shardfleet.adapters.dynamodb.items import (
     LEASE_OWNER,
     OWNER_INDEX,
     Item,
+    foreign_lease_of,
     is_foreign,
     item_from_fields,
     key_of,
     lease_from_item,
+    own_lease_from_item,
 )
 from shardfleet.adapters.sdk_errors import (
     TABLE_PAGING,
@@ -36,10 +38,12 @@ from shardfleet.adapters.sdk_errors import (
 )
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.leases.changes import failing
+from shardfleet.domain.leases.foreign_leases import foreign_lease
 from shardfleet.domain.leases.lease import (
     Applied,
     ChangeKind,
     ChangeResult,
+    ForeignLease,
     Gone,
     Lease,
     LeaseChange,
@@ -137,9 +141,10 @@ class DynamoDBLeaseStore:
     @in_threads_of("_pools.reads")
     def survey(self) -> Survey:
         """
-        Return all leases (eventually consistent), and which items cannot be read.
+        Return all leases (eventually consistent), and what else is in the table.
 
-        Items that are no leases are counted in a :class:`ForeignItemsFound`, too.
+        That is items that cannot be read, and leases of another stream or mode. Items that are no
+        leases are counted in a :class:`ForeignItemsFound`, too.
 
         Raises:
             Throttled: try again later.
@@ -147,18 +152,23 @@ class DynamoDBLeaseStore:
         """
         call = self._call("Scan", "lease table")
         fetch = partial(call.run, self._pools.read_client.scan, TableName=self._table)
-        leases, foreign, unreadable = leases_among(
+        found = LeasesAmong(
             item for page in pages(fetch, TABLE_PAGING) for item in page.get("Items", ())
         )
-        if foreign:
-            types = tuple(sorted({str(i.get(ENTITY_TYPE, {}).get("S", "")) for i in foreign}))
+        if found.no_leases:
+            types = {str(item.get(ENTITY_TYPE, {}).get("S", "")) for item in found.no_leases}
             self._events.emit(
-                ForeignItemsFound(table=self._table, items=len(foreign), entity_types=types)
+                ForeignItemsFound(
+                    table=self._table,
+                    items=len(found.no_leases),
+                    entity_types=tuple(sorted(types)),
+                )
             )
         return Survey(
-            leases=tuple(sorted(leases, key=lambda lease: lease.lease_key)),
-            unreadable=dict(sorted(unreadable.items())),
-            foreign=tuple(sorted(item[LEASE_KEY]["S"] for item in foreign)),
+            leases=tuple(sorted(found.leases, key=lambda lease: lease.lease_key)),
+            unreadable=dict(sorted(found.unreadable.items())),
+            foreign=tuple(sorted(item[LEASE_KEY]["S"] for item in found.no_leases)),
+            foreign_leases=tuple(sorted(found.foreign_leases, key=lambda each: each.lease_key)),
         )
 
     async def scan(self) -> Sequence[Lease]:
@@ -176,7 +186,7 @@ class DynamoDBLeaseStore:
     @in_threads_of("_pools.reads")
     def keys_owned_by(self, worker_id: str) -> Sequence[str]:
         """
-        Return lease keys by owner from the index (eventually consistent).
+        Return lease keys by owner from the index (eventually consistent), ours only.
 
         Raises:
             IndexNotReady: the index is being built (a KCL 3 adds it to the table of a KCL 2).
@@ -203,12 +213,13 @@ class DynamoDBLeaseStore:
             item[LEASE_KEY]["S"]
             for page in pages(fetch, TABLE_PAGING)
             for item in page.get("Items", ())
+            if foreign_lease(item[LEASE_KEY]["S"]) is None
         ]
 
     @in_threads_of("_pools.reads")
     def get(self, lease_key: str) -> Lease | None:
         """
-        Return one lease, read consistently; None when there is no such lease.
+        Return one lease, read consistently; None when there is no such lease of ours.
 
         Raises:
             MalformedLease: the item cannot be read.
@@ -221,8 +232,7 @@ class DynamoDBLeaseStore:
             Key=key_of(lease_key),
             ConsistentRead=True,
         )
-        item = answer.get("Item")
-        return None if item is None or is_foreign(item) else lease_from_item(item)
+        return own_lease_from_item(answer.get("Item"))
 
     @in_threads_of("_pools.writes")
     def apply(self, change: LeaseChange) -> ChangeResult:
@@ -232,9 +242,11 @@ class DynamoDBLeaseStore:
         Raises:
             OutcomeUnknown: sent, but no answer came.
             Throttled: refused or never sent; not applied.
-            MalformedLease: the stored item cannot be read, or is no lease.
+            MalformedLease: the stored item cannot be read, or is no lease of ours (H23).
 
         """
+        if (foreign := foreign_lease(change.lease_key)) is not None:
+            raise MalformedLease(f"{change.operation} in {self._table}: {foreign}: not written")
         call = self._call(change.operation, f"lease {change.lease_key} in", writes=True)
         try:
             answer = call.run(self._writers[change.kind], **request_of(change, self._table))
@@ -247,12 +259,13 @@ class DynamoDBLeaseStore:
     def _refused(self, change: LeaseChange, item: Item | None) -> ChangeResult:
         if item is None:
             return Gone()
-        if is_foreign(item):
+        current = own_lease_from_item(item)
+        if current is None:
+            what = "no lease" if is_foreign(item) else foreign_lease_of(item)
             raise MalformedLease(
                 f"{change.operation} of lease {change.lease_key} in {self._table}: an item with "
-                "this key exists and is no lease; rename or delete it"
+                f"this key exists and is {what}; rename or delete it"
             )
-        current = lease_from_item(item)
         failed = failing(change, current)
         if not failed:
             raise ProtocolError(
@@ -282,20 +295,37 @@ def _unusable_index(text: str) -> ShardfleetError:
     return IndexNotReady(text) if is_made else unsettled(ConfigurationError)(text)
 
 
-def leases_among(items: Iterable[Item]) -> tuple[list[Lease], list[Item], dict[str, str]]:
-    """Sort a lease table's items: leases, items that are none, and why others cannot be read."""
-    leases: list[Lease] = []
-    foreign: list[Item] = []
-    unreadable: dict[str, str] = {}
-    for item in items:
+class LeasesAmong:
+    """
+    A lease table's items, sorted.
+
+    Attributes:
+        leases: ours, as they came.
+        foreign_leases: of another stream or mode.
+        no_leases: items that are none.
+        unreadable: keys of those that cannot be read, each with the reason.
+
+    """
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        """Sort them."""
+        self.leases: list[Lease] = []
+        self.foreign_leases: list[ForeignLease] = []
+        self.no_leases: list[Item] = []
+        self.unreadable: dict[str, str] = {}
+        for item in items:
+            self._sort(item)
+
+    def _sort(self, item: Item) -> None:
         if is_foreign(item):
-            foreign.append(item)
-            continue
-        try:
-            leases.append(lease_from_item(item))
-        except MalformedLease as error:
-            unreadable[item[LEASE_KEY]["S"]] = str(error)
-    return leases, foreign, unreadable
+            self.no_leases.append(item)
+        elif (foreign := foreign_lease_of(item)) is not None:
+            self.foreign_leases.append(foreign)
+        else:
+            try:
+                self.leases.append(lease_from_item(item))
+            except MalformedLease as error:
+                self.unreadable[item[LEASE_KEY]["S"]] = str(error)
 
 
 def ensure_lease_table(client: DynamoDBClient, name: str) -> bool:

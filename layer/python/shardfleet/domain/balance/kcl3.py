@@ -10,9 +10,11 @@ leads beside Java is not built.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from enum import StrEnum
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.values import dataclass
 
@@ -120,6 +122,26 @@ class BesideFacts:
     losers: Collection[str | None]
     migrates: Direction | None = None
     is_paused: bool = False
+
+
+def of_our_application(found: Kcl3, survey: Survey, *, ours: Collection[str]) -> Kcl3:
+    """
+    Return what a KCL 3 keeps, without the rows of another application's workers (H23).
+
+    Where a table has foreign leases, a row counts once its worker has a lease of ours: a slot that
+    is shown to another application's leader would be given leases that it cannot read.
+
+    Args:
+        found: what a KCL 3 keeps.
+        survey: of the lease table.
+        ours: the worker ids of our slots.
+
+    """
+    if not survey.foreign_leases:
+        return found
+    known = {lease.lease_owner for lease in survey.leases}
+    known |= {lease.checkpoint_owner for lease in survey.leases} | set(ours)
+    return replace(found, rows=tuple(row for row in found.rows if row.worker_id in known))
 
 
 def plan_beside(

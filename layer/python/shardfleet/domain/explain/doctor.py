@@ -27,6 +27,8 @@ from shardfleet.domain.explain.fleet_view import (
     lease_rows,
     summary,
 )
+from shardfleet.domain.leases.foreign_leases import REMEDY
+from shardfleet.domain.leases.lease import named_foreign
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.values import dataclass
 
@@ -207,6 +209,8 @@ def _items(facts: Facts) -> Iterator[Finding]:
             "mend that item, or delete it and its lease is made again, so that records come twice: "
             "until then neither its shard is read nor what descends from it",
         )
+    if facts.reading and facts.reading.foreign_leases:
+        yield _foreign_leases(facts, facts.reading)
     for entity, count in facts.neighbours.items():
         if entity not in KNOWN_NEIGHBOURS:
             yield _warning(
@@ -215,6 +219,18 @@ def _items(facts: Facts) -> Iterator[Finding]:
                 f"{entity or 'missing'}",
                 "find out who writes them; the KCL for Java stops at items that it does not know",
             )
+
+
+def _foreign_leases(facts: Facts, reading: FleetReading) -> Finding:
+    """Say what a manager refuses to begin beside, or goes on beside (H23)."""
+    has_begun = bool(reading.leases or reading.slots)
+    finding = _warning if has_begun else _error
+    so = "the fleet leaves them alone" if has_begun else "the fleet does not begin beside them"
+    return finding(
+        "foreign-leases",
+        f"{facts.lease_table.name}: {named_foreign(reading.foreign_leases)}; {so}",
+        f"{REMEDY}; a table is for one application of one stream",
+    )
 
 
 def _stream(facts: Facts) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.expiry import Sighting
-from shardfleet.domain.leases.lease import Lease, keys_by_owner
+from shardfleet.domain.leases.lease import ForeignLease, Lease, keys_by_owner
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Nap
@@ -77,6 +77,7 @@ class FleetReading:
         pauses: what a person has paused.
         naps: of the shards that sleep, by lease key.
         unreadable: keys of lease items that nobody can read, each with the reason.
+        foreign_leases: leases of another stream or mode, which nobody touches.
         stream_is_gone: whether there is no such stream any more.
 
     """
@@ -91,6 +92,7 @@ class FleetReading:
     pauses: Pauses = _NOTHING_PAUSED
     naps: Mapping[str, Nap] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    foreign_leases: Sequence[ForeignLease] = ()
     stream_is_gone: bool = False
 
     @property
@@ -203,6 +205,7 @@ class FleetSummary:
         lag_unknown: unfinished leases of which no lag is known.
         plan_age_ms: how long ago the manager last planned, None never.
         failures: what workers fail of.
+        foreign_leases: which leases of the table are another stream's or mode's.
         stream_is_gone: whether there is no such stream any more.
 
     """
@@ -214,6 +217,7 @@ class FleetSummary:
     lag_unknown: int
     plan_age_ms: int | None
     failures: Sequence[FailureRow]
+    foreign_leases: Sequence[ForeignLease] = ()
     stream_is_gone: bool = False
 
 
@@ -282,6 +286,7 @@ def summary(reading: FleetReading) -> FleetSummary:
         lag_unknown=sum(row.lag_ms is None for row in open_rows),
         plan_age_ms=reading.at_ms - reading.planned_ms if reading.planned_ms else None,
         failures=failures(reading.slots, now_ms=reading.at_ms),
+        foreign_leases=reading.foreign_leases,
         stream_is_gone=reading.stream_is_gone,
     )
 

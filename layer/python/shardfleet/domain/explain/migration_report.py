@@ -15,6 +15,8 @@ from enum import StrEnum
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import ROLLED_BACK, UPGRADING, Direction
 from shardfleet.domain.balance.migration import IndexStatus, MigrationSnapshot
+from shardfleet.domain.leases.foreign_leases import REMEDY
+from shardfleet.domain.leases.lease import ForeignLease, named_foreign
 from shardfleet.values import dataclass
 
 NAMED_MOST = 5
@@ -55,6 +57,7 @@ class MigrationFacts:
         config: of the fleet.
         snapshot: of both tables and what a KCL 3 keeps.
         unreadable: keys of lease items that cannot be read, each with the reason.
+        foreign_leases: leases of another stream or mode.
         refusal: why leases may not be written; empty: they may.
         expired: keys of leases after whose checkpoint records have expired.
         per_month: what the fleet costs, dollars.
@@ -65,6 +68,7 @@ class MigrationFacts:
     config: FleetConfig
     snapshot: MigrationSnapshot
     unreadable: Mapping[str, str] = field(default_factory=dict)
+    foreign_leases: Sequence[ForeignLease] = ()
     refusal: str = ""
     expired: Sequence[str] = ()
     per_month: float = 0.0
@@ -79,6 +83,7 @@ def migration_report(facts: MigrationFacts) -> list[ReportLine]:
             f"applicationName of the KCL: {facts.config.lease_table}",
         ),
         *_leases(facts),
+        *_foreign(facts),
         *_versions(facts),
         *_mode(facts),
         *_layout(facts),
@@ -111,6 +116,15 @@ def _leases(facts: MigrationFacts) -> Iterator[ReportLine]:
             ReportMark.STOPS,
             f"{_named(sorted(facts.unreadable))} cannot be read, and would be moved by nobody: "
             "shardfleet doctor names the attribute",
+        )
+
+
+def _foreign(facts: MigrationFacts) -> Iterator[ReportLine]:
+    if facts.foreign_leases:
+        yield ReportLine(
+            "leases",
+            ReportMark.STOPS,
+            f"{named_foreign(facts.foreign_leases)}, and nothing of them is moved: {REMEDY}",
         )
 
 

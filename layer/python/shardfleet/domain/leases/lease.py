@@ -9,14 +9,14 @@ The builders of the changes are in :mod:`shardfleet.domain.leases.changes`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 
 from shardfleet.domain.reasons import Reason
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import SHARD_END, ExtendedSequenceNumber
-from shardfleet.errors import MalformedLease
+from shardfleet.errors import ConfigurationError, MalformedLease
 from shardfleet.values import dataclass
 
 
@@ -66,6 +66,41 @@ class Lease:
         return self.checkpoint.sequence_number == SHARD_END
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignLease:
+    """
+    A lease that is not provably of this stream and this mode: named, and never written (H23).
+
+    Attributes:
+        lease_key: of the item.
+        kind: what shows it, in words (`domain/leases/foreign_leases.py`).
+        stream: whose it is, as the item says; empty: it says nothing.
+        owner: its ``leaseOwner``; None: nobody, or nobody can read it.
+
+    """
+
+    lease_key: str
+    kind: str
+    stream: str = ""
+    owner: str | None = None
+
+    def __str__(self) -> str:
+        """Say what it is."""
+        of = f", stream {self.stream}" if self.stream else ""
+        return f"{self.lease_key} ({self.kind}{of})"
+
+
+FOREIGN_NAMED_MOST = 5
+
+
+def named_foreign(foreign: Sequence[ForeignLease]) -> str:
+    """Say how many foreign leases there are, and which: of more than five, the first five."""
+    count = "1 lease is" if len(foreign) == 1 else f"{len(foreign)} leases are"
+    more = len(foreign) - FOREIGN_NAMED_MOST
+    told = ", ".join(str(each) for each in foreign[:FOREIGN_NAMED_MOST])
+    return f"{count} not this fleet's: {told}" + (f" and {more} more" if more > 0 else "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
     """
@@ -75,12 +110,14 @@ class Survey:
         leases: those that can be read, ordered by key.
         unreadable: keys of items that claim to be leases and cannot be read, each with the reason.
         foreign: keys of items that are no leases, sorted.
+        foreign_leases: leases that are not ours, ordered by key.
 
     """
 
     leases: tuple[Lease, ...]
     unreadable: Mapping[str, str] = field(default_factory=dict)
     foreign: tuple[str, ...] = ()
+    foreign_leases: tuple[ForeignLease, ...] = ()
 
     def whole(self) -> tuple[Lease, ...]:
         """
@@ -88,8 +125,11 @@ class Survey:
 
         Raises:
             MalformedLease: names every item that cannot be read.
+            ConfigurationError: there are leases, and all of them are foreign.
 
         """
+        if self.foreign_leases and not self.leases:
+            raise ConfigurationError(f"lease table: {named_foreign(self.foreign_leases)}")
         if self.unreadable:
             raise MalformedLease("; ".join(self.unreadable.values()))
         return self.leases

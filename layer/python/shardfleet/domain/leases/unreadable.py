@@ -52,6 +52,11 @@ class Unreadable:
             for key in survey.foreign
             if key in listed
         }
+        taken |= {
+            each.lease_key: f"lease {each}: its shard is this stream's; rename or delete the item"
+            for each in survey.foreign_leases
+            if each.lease_key in listed
+        }
         reasons = dict(sorted({**taken, **survey.unreadable}.items()))
         return cls(
             reasons=reasons,

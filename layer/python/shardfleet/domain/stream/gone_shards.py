@@ -18,6 +18,7 @@ from shardfleet.domain.reasons import (
     ListingIncomplete,
     MayHaveRecords,
     MissedForRetention,
+    NeverListed,
     OlderThanRetention,
     PersonDecided,
     Reason,
@@ -80,6 +81,11 @@ class GoneVerdict:
     note: GoneNote
     children: tuple[ChildShard, ...] = ()
 
+    @property
+    def is_foreign(self) -> bool:
+        """Tell whether the stream never had it: no retry can make it readable."""
+        return isinstance(self.reason, NeverListed)
+
 
 def judge_gone(
     note: GoneNote,
@@ -94,7 +100,8 @@ def judge_gone(
 
     Two complete listings without it, a failover time apart, are needed in any case but a person's
     decision, which needs one. Then it is over if all that is known of it is older than the
-    retention; or, as a loss, if it has not been found for one retention.
+    retention; or, as a loss, if it has not been found for one retention. What two listings show
+    that the stream never had does not end: its lease is given back, whoever decides what.
 
     Args:
         note: what is remembered, ``first_ms`` included.
@@ -111,10 +118,13 @@ def judge_gone(
     if not _is_complete(graph):
         return _waits(note, ListingIncomplete())
     seen = replace(note, unlisted_ms=note.unlisted_ms or after_ms)
-    if note.ended_by:
+    is_beyond = graph.is_beyond(note.lease_key)
+    if note.ended_by and not is_beyond:
         return _over(seen, graph, PersonDecided(note.ended_by))
     if before_ms - seen.unlisted_ms < failover_ms:
         return _waits(seen, SecondListingAwaited())
+    if is_beyond:
+        return _waits(seen, NeverListed())
     if note.known_ms and before_ms - note.known_ms > retention_ms:
         return _over(seen, graph, OlderThanRetention())
     if before_ms - note.first_ms > retention_ms:

@@ -7,6 +7,7 @@ that is its own ancestor, or a parent that has aged out must not make anything f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -15,6 +16,14 @@ from shardfleet.domain.stream.hash_ranges import HashKeyRange, hash_range_holes
 from shardfleet.values import dataclass
 
 _PARENTS_OF_A_MERGE = 2
+# As Kinesis makes them (its API reference, CreateStream: "shardId-000000000000").
+_SHARD_ID = re.compile(r"shardId-([0-9]{12})")
+
+
+def shard_number(shard_id: str) -> int | None:
+    """Return the number in a shard id of Kinesis, None if it is not one."""
+    made = _SHARD_ID.fullmatch(shard_id)
+    return None if made is None else int(made[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +167,21 @@ class ShardGraph:
     def roots(self) -> tuple[str, ...]:
         """Return the ids of the shards that have no parent in the listing, sorted."""
         return tuple(shard_id for shard_id in self.shards if not self.parents(shard_id))
+
+    @cached_property
+    def _newest(self) -> int | None:
+        numbers = (shard_number(shard_id) for shard_id in self.shards)
+        return max((number for number in numbers if number is not None), default=None)
+
+    def is_beyond(self, shard_id: str) -> bool:
+        """
+        Tell whether a shard would be newer than all that are listed.
+
+        Numbers only rise, and the newest shard is open until a newer one follows it, so a stream
+        never had such a shard, unless the listing is behind.
+        """
+        number = shard_number(shard_id)
+        return number is not None and self._newest is not None and number > self._newest
 
     @cached_property
     def holes(self) -> tuple[HashKeyRange, ...]:

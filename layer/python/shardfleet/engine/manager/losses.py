@@ -39,6 +39,7 @@ class LossWatch:
         self._clock = clock
         self._sightings: dict[str, Sighting] = {}
         self._graces: Mapping[str, int] = {}
+        self._foreign: frozenset[str] = frozenset()
         self._told: frozenset[tuple[str, int]] = frozenset()
         self._looked_ms = clock.monotonic_ms()
 
@@ -56,6 +57,7 @@ class LossWatch:
     async def keep(self, plan: TurnPlan) -> None:
         """Keep a turn's sightings, here and for the next invocation."""
         self._sightings, self._graces = dict(plan.losses.watched), plan.losses.graces
+        self._foreign = frozenset(e.lease_key for e in plan.snapshot.survey.foreign_leases)
         self._looked_ms = plan.snapshot.watching.ended_ms
         await self._state.write_sightings(plan.losses.sightings)
 
@@ -118,7 +120,8 @@ class LossWatch:
         if began_ms < self.next_ms:
             return False
         self._looked_ms = began_ms
-        leases = (await self._leases.survey()).leases
+        found = (await self._leases.survey()).leases
+        leases = [lease for lease in found if lease.lease_key not in self._foreign]
         lost = self._note(leases, began_ms=began_ms, ended_ms=self._clock.monotonic_ms())
         found = frozenset((key, self._sightings[key].counter) for key in lost)
         is_news = bool(found - self._told)

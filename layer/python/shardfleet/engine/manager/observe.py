@@ -14,6 +14,7 @@ from dataclasses import replace
 from shardfleet.config import KEPT_MOST_MS, FleetConfig
 from shardfleet.domain.balance.loads import Loads
 from shardfleet.domain.leases.expiry import Reading, in_step
+from shardfleet.domain.leases.foreign_leases import set_apart
 from shardfleet.domain.leases.holes import Evidence, Suspicion
 from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.stream.shards import Shard, ShardGraph
@@ -21,6 +22,7 @@ from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
 from shardfleet.engine.ports import Clock, LeaseStore, ListingFilter, StateStore, StreamDirectory
 from shardfleet.engine.state.documents import Documents
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
+from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.kinds import NAP, PACE, PIN, SLOT, SUSPECTS
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.rows import read_rows
@@ -73,9 +75,11 @@ class Observer:
         )
         watching = Reading(began_ms=began_ms, ended_ms=clock.monotonic_ms())
         graph = self._graph_of(await self._stream.list_shards())
+        sightings, missed = await state.sightings(), await GoneRecord(state.store).missed()
+        survey = set_apart(survey, graph, missed=missed, known=sightings.keys())
         listed = None if survey.leases else await self._listed_at_initial()
         slots = await state.store.all(SLOT)
-        sightings, handovers = await state.sightings(), await state.handovers()
+        handovers = await state.handovers()
         pauses, stops = await PauseRecord(state.store).read(), await state.stops()
         sleep = NapRecord(state.store) if self._config.sleep else None
         naps, foreign = (await sleep.naps(), await sleep.foreign()) if sleep else ([], None)
@@ -100,6 +104,7 @@ class Observer:
             naps=[nap for nap, _ in naps],
             foreign=foreign,
             stopped=frozenset(stop.lease_key for stop in stops),
+            missed=missed,
             pace=(paced and paced.body) or Pace(),
             loads=loads,
             versions=versions,

@@ -15,7 +15,6 @@ from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.turn import TurnPlan
 from shardfleet.engine.ports import EventSink
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.events.manager import LeaseBehind, ManagerTurnDone
 from shardfleet.events.worker import LeaseUnreadable
 from shardfleet.values import dataclass
@@ -62,7 +61,7 @@ async def report_turn(
     plan, snapshot = report.plan, report.plan.snapshot
     unfinished, expired, asleep = plan.unfinished, plan.losses.expired, plan.sleepers.asleep
     keys = {lease.lease_key for lease in unfinished}
-    stops = await _stopped_ms(state, keys, report.at_ms, failover_ms=config.failover_ms)
+    stops = await _stopped_ms(state, keys, report, failover_ms=config.failover_ms)
     others = plan.read_by_others
     mine = keys - others
     paused = {key: pause.since_ms for key, pause in plan.paused.items() if key in mine}
@@ -108,10 +107,10 @@ def _unowned(plan: TurnPlan) -> frozenset[str]:
 
 
 async def _stopped_ms(
-    state: FleetState, keys: Collection[str], at_ms: int, *, failover_ms: int
+    state: FleetState, keys: Collection[str], report: TurnReport, *, failover_ms: int
 ) -> dict[str, int]:
     """Return since when shards stand still: by policy, or because the service misses them."""
-    missed = await GoneRecord(state.store).missed()
+    missed, at_ms = report.plan.snapshot.missed, report.at_ms
     since_ms = {n.lease_key: n.first_ms for n in missed if n.lasts(at_ms, failover_ms=failover_ms)}
     since_ms |= {stop.lease_key: stop.at_ms for stop in await state.stops()}
     return {key: ms for key, ms in since_ms.items() if key in keys}

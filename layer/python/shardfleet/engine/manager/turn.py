@@ -17,12 +17,20 @@ from dataclasses import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import Assignment
+from shardfleet.domain.balance.kcl3 import of_our_application
 from shardfleet.domain.cost.spending import Regime
 from shardfleet.domain.leases.changes import create as creation
-from shardfleet.domain.leases.lease import Applied, LeaseAndWhy, LeaseChange
+from shardfleet.domain.leases.foreign_leases import refuse_to_begin
+from shardfleet.domain.leases.lease import (
+    FOREIGN_NAMED_MOST,
+    Applied,
+    ForeignLease,
+    LeaseAndWhy,
+    LeaseChange,
+)
 from shardfleet.domain.slots.slot import ask_to_drain
 from shardfleet.domain.stream.sequence import AT_LATEST, StreamIncarnation
-from shardfleet.domain.turn import TurnPlan, plan_turn
+from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
 from shardfleet.engine.manager.assigner import Assigner
 from shardfleet.engine.manager.history import TurnHistory
 from shardfleet.engine.manager.losses import LossWatch
@@ -50,6 +58,7 @@ from shardfleet.engine.state.rows import write_rows
 from shardfleet.errors import MalformedDocument, ShardfleetError, StreamReplaced, kind_of
 from shardfleet.events.base import Event
 from shardfleet.events.manager import (
+    ForeignLeasesFound,
     LeaseCreated,
     LeaseHealed,
     LeaseSyncProblem,
@@ -107,6 +116,7 @@ class LeaseManager:
         self._ports = ports
         self._turns = 0
         self._refusal: ShardfleetError | None = None
+        self._told_foreign: tuple[ForeignLease, ...] = ()
         self.rests = False
         leases, events = ports.leases, ports.events
         stream, clock = ports.stream, ports.clock
@@ -125,6 +135,8 @@ class LeaseManager:
         Run one turn.
 
         Raises:
+            ConfigurationError: the fleet has not begun, and its lease table has leases that are
+                not of its stream or mode (H23); nothing was written.
             StreamGone, StreamReplaced: the stream is not what the leases speak of (H12); every
                 slot has been asked to drain.
             ShardfleetError: it could not be planned or told; or a step had no answer, or was
@@ -162,10 +174,16 @@ class LeaseManager:
         """Plan by what was read and remembered, and again if a look finds somebody to wake."""
         config, observer = self._config, self._observer
         snapshot = await observer.observe()
+        self._look_at_foreign(snapshot)
+        survey = snapshot.survey
         snapshot = replace(
             snapshot,
             service_ms=incarnation.service_ms,
-            kcl3=await self._ports.kcl3.found(snapshot.survey.foreign),
+            kcl3=of_our_application(
+                await self._ports.kcl3.found(survey.foreign),
+                survey,
+                ours={slot.worker_id for slot in snapshot.slots},
+            ),
             watched=self.losses.learn(snapshot.sightings),
             is_thrifty=self._regimes.name is not Regime.EAGER,
             rebalance=self._turns % config.rebalance_turns == 0,
@@ -174,6 +192,21 @@ class LeaseManager:
         plan = await observer.plan(snapshot, created_ms=incarnation.created_ms)
         woken = await self.prober.look_if_due(plan, incarnation=incarnation)
         return plan_turn(config, replace(plan.snapshot, woken=woken)) if woken else plan
+
+    def _look_at_foreign(self, snapshot: TurnSnapshot) -> None:
+        """Name leases that are not ours; a fleet that has not begun does not begin beside them."""
+        foreign, config = snapshot.survey.foreign_leases, self._config
+        if foreign != self._told_foreign:
+            self._told_foreign = foreign
+            self._ports.events.emit(
+                ForeignLeasesFound(
+                    table=config.lease_table,
+                    leases=len(foreign),
+                    named=tuple(str(each) for each in foreign[:FOREIGN_NAMED_MOST]),
+                )
+            )
+        if snapshot.finished is None and not snapshot.slots:
+            refuse_to_begin(config.lease_table, config.stream_arn, foreign)
 
     # --- carrying out
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.balance.kcl3 import FRESH_MS, Direction, Kcl3
+from shardfleet.domain.balance.kcl3 import FRESH_MS, Direction, Kcl3, of_our_application
 from shardfleet.domain.balance.migration import (
     MigrationSnapshot,
     MigrationStep,
@@ -135,12 +135,18 @@ class Migrator:
             failover_ms=self._config.failover_ms,
             graces={},
         )
-        pauses, kcl3 = await operator.pauses(), await self._kcl3.found(survey.foreign)
+        pauses = await operator.pauses()
+        slots = [each.slot for each in await operator.state.slots()]
+        kcl3 = of_our_application(
+            await self._kcl3.found(survey.foreign),
+            survey,
+            ours={slot.worker_id for slot in slots},
+        )
         self._note_life(before, kcl3)
         return MigrationSnapshot(
             at_ms=clock.now_ms(),
             leases=survey.leases,
-            slots=[each.slot for each in await operator.state.slots()],
+            slots=slots,
             kcl3=kcl3,
             is_paused=pauses.fleet is not None,
             is_hidden=pauses.migration is not None,

@@ -60,6 +60,7 @@ async def read_fleet(
         at_ms=now_ms,
         leases=found.leases,
         unreadable=found.unreadable,
+        foreign_leases=found.foreign_leases,
         slots=[each.slot for each in slots],
         sightings=sightings,
         stops=_missing(missed) | {stop.lease_key: stop for stop in stops},

@@ -37,6 +37,7 @@ from shardfleet.errors import (
     MalformedLease,
     OutcomeUnknown,
     PositionTrimmed,
+    ShardForeign,
     StaleEpoch,
     Throttled,
 )
@@ -135,6 +136,11 @@ class ShardConsumer:
                     await self._delivery.leave()
         except FellAsleep:
             await self._ports.faults.passed(self._held.lease_key)
+            await self._delivery.leave()
+        except ShardForeign:
+            # To be given back: renewed, it would be kept from whoever can read it.
+            self._held.is_unwanted = True
+            self._held.halt.set()
             await self._delivery.leave()
         except Halted:
             await self._delivery.leave()

@@ -19,7 +19,13 @@ from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import Clock, Entropy, EventSink, StreamDirectory
 from shardfleet.engine.shard.start import TipMarks
 from shardfleet.engine.state.gone_record import GoneRecord, VersionedGone
-from shardfleet.errors import OutcomeUnknown, StreamGone, StreamReplaced, Throttled
+from shardfleet.errors import (
+    OutcomeUnknown,
+    ShardForeign,
+    StreamGone,
+    StreamReplaced,
+    Throttled,
+)
 from shardfleet.events.worker import ShardExpired, ShardMissing
 from shardfleet.values import dataclass
 
@@ -134,6 +140,7 @@ class MissingShardWatch:
         Judge a shard that was not found just now.
 
         Raises:
+            ShardForeign: the stream never had it; that is noted, for the manager to leave it alone.
             StreamGone, StreamReplaced: not the shard is gone, but its stream.
             Throttled, OutcomeUnknown: try again.
 
@@ -159,6 +166,8 @@ class MissingShardWatch:
         )
         if not verdict.is_over:
             await self._wait(verdict)
+            if verdict.is_foreign:
+                raise ShardForeign(f"lease {self._held.lease_key}: {verdict.reason}")
             return verdict
         self._ports.events.emit(
             ShardExpired(
