@@ -14,7 +14,7 @@ from shardfleet.errors import Unsettled
 
 
 @contextmanager
-def doubted(kind, match=""):
+def doubted(kind, match=None):
     """Expect a refusal that is believed only when it lasts, and then is of that kind."""
     with pytest.raises(Unsettled, match=match) as caught:
         yield caught

@@ -53,9 +53,12 @@ class Fault:
         self.seen = {}
         self.given = 0
 
-    def is_due(self, name, now_ms):
+    def is_due(self, name, about, now_ms):
+        if now_ms < self.from_ms:
+            return False
         self.seen[name] = self.seen.get(name, 0) + 1
-        return name == self.call and now_ms >= self.from_ms and (self.lasts or not self.given)
+        is_meant = self.call in (name, f"{name} {about}")
+        return is_meant and (self.lasts or not self.given)
 
     def port(self, port, name, clock):
         return Answering(port, name, self, clock)
@@ -79,7 +82,8 @@ class Answering:
             elif name == "apply":
                 about = f" {arguments[0].operation}"
             what, fault = f"{self._name}.{name}{about}", self._fault
-            if not fault.is_due(what, self._clock.monotonic_ms()):
+            subject = arguments[0] if arguments else ""
+            if not fault.is_due(what, subject, self._clock.monotonic_ms()):
                 return await member(*arguments, **named)
             fault.given += 1
             writes = name in WRITES
