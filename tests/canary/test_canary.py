@@ -36,6 +36,7 @@ from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.runtime.handler_call import HandlerCaller
+from shardfleet.runtime.handler_errors import HandlerErrors
 from shardfleet.runtime.handler_loading import load_handler
 from shardfleet.runtime.handler_runner import _call
 from shardfleet.testing.clock import run_virtual
@@ -73,7 +74,7 @@ class InLoop:
 
     async def run(self, batch):
         await asyncio.sleep(0)
-        return _call(self._caller, batch, None, tells_errors=False)
+        return _call(self._caller, batch, None, errors=HandlerErrors("tests", tells_words=False))
 
     async def close(self):
         return True
@@ -246,7 +247,7 @@ def test_with_log_errors_they_are_told(handler):
 
     async def told_in_full(runner, batch):
         await asyncio.sleep(0)
-        return _call(runner._caller, batch, None, tells_errors=True)
+        return _call(runner._caller, batch, None, errors=HandlerErrors("tests", tells_words=True))
 
     assert CANARY in kept_of(run_virtual(main()))
 

@@ -197,6 +197,14 @@ def test_a_planted_fault_is_the_one_finding(planted, code, words):
     assert finding.remedy not in ("", finding.found)
 
 
+def test_what_log_errors_would_add_is_said_until_it_is_set():
+    (finding,) = diagnose(replace(HEALTHY, reading=STOPPED))
+    assert "with log_errors true also by what it said" in finding.remedy
+    config = replace(HEALTHY.config, log_errors=True)
+    (finding,) = diagnose(replace(HEALTHY, reading=STOPPED, config=config))
+    assert "log_errors" not in finding.remedy
+
+
 MOST = CONFIG.workers_max * CONFIG.leases_per_worker
 NEEDED_MS = CONFIG.handler_timeout_ms + CONFIG.turn_margin_ms
 

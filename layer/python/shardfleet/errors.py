@@ -32,8 +32,13 @@ The tree::
 
 from __future__ import annotations
 
+import re
 import traceback
 from pathlib import Path
+
+# As AWS spells codes and operations; what somebody makes up of a record is told as neither.
+_CODE = re.compile(r"[A-Z][A-Za-z0-9]{2,79}(\.[A-Za-z0-9]{1,79}){0,4}|[345]\d\d")
+_OPERATION = re.compile(r"[A-Z][A-Za-z0-9]{2,79}")
 
 
 class ShardfleetError(Exception):
@@ -196,11 +201,6 @@ def settled(error: ShardfleetError) -> ShardfleetError:
     return error.verdict if isinstance(error, Unsettled) else error
 
 
-def kind_of(error: BaseException) -> str:
-    """Return the name of an error's kind; an unsettled one's is its verdict's."""
-    return type(error.verdict if isinstance(error, Unsettled) else error).__name__
-
-
 def told(error: BaseException) -> str:
     """
     Return an error as it may be logged and stored: its kind, and the place that raised it.
@@ -208,10 +208,36 @@ def told(error: BaseException) -> str:
     What it says is left out, because it may quote a record, unless it is one of ours, which quote
     none (tests/canary).
     """
-    where = where_raised(error)
-    if not isinstance(error, ShardfleetError):
-        return f"{type(error).__name__} ({where})"
-    return f"{kind_of(error)}: {error} ({where})"
+    said = f": {error}" if isinstance(error, ShardfleetError) else ""
+    return f"{kind_of(error)}{said} ({where_raised(error)})"
+
+
+def kind_of(error: BaseException) -> str:
+    """
+    Return the name of an error's class; an unsettled one's is its verdict's.
+
+    Of a refusal by AWS that reached the handler, its code and operation stand behind it.
+    """
+    kind = type(error.verdict if isinstance(error, Unsettled) else error).__name__
+    if not is_of_sdk(error):
+        return kind
+    details = getattr(error, "response", None)
+    refusal = details.get("Error") if isinstance(details, dict) else None
+    code = str(refusal.get("Code", "")) if isinstance(refusal, dict) else ""
+    operation = str(getattr(error, "operation_name", ""))
+    return kind + refusal_told(kind, code, operation)
+
+
+def refusal_told(kind: str, code: str, operation: str) -> str:
+    """Return `` Code of Operation``, as much of it as AWS could have spelled so."""
+    told_code = f" {code}" if code != kind and _CODE.fullmatch(code) else ""
+    return told_code + (f" of {operation}" if _OPERATION.fullmatch(operation) else "")
+
+
+def is_of_sdk(error: BaseException) -> bool:
+    """Return whether it is botocore's ClientError, or derived from it; the SDK is not loaded."""
+    kinds = ((kind.__module__, kind.__name__) for kind in type(error).__mro__)
+    return ("botocore.exceptions", "ClientError") in kinds
 
 
 def where_raised(error: BaseException) -> str:

@@ -144,8 +144,7 @@ def _preview(
     *,
     own: FailedBucket,
 ) -> Iterator[str]:
-    for each in refused:
-        yield f"Left: {each.reason}"
+    yield from (f"Left: {left.reason}" for left in refused)
     if not documents:
         yield f"Nothing that this fleet has given up is in {place}."
         return

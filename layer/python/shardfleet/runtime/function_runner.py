@@ -35,6 +35,7 @@ from shardfleet.runtime.handler_call import (
     result_of_reply,
     window_fields,
 )
+from shardfleet.runtime.handler_errors import told_by_lambda
 from shardfleet.values import dataclass
 
 T = TypeVar("T")
@@ -241,15 +242,14 @@ class FunctionHandlerRunner:
             await self._clock.sleep_ms(back_off_ms)
 
     def _failure(self, answer: FunctionAnswer) -> str:
-        """Return what Lambda says of an error: its kind, and its words only where they may be."""
+        """Return what Lambda says of an error: kind and place, words only where they may be."""
         try:
             told = json.loads(answer.payload)
         except (ValueError, RecursionError):
             told = None
         found = told if isinstance(told, Mapping) else {}
-        kind = str(found.get("errorType") or "an error without a type")
-        said = f": {found.get('errorMessage')}" if self._tells_errors else ""
-        return f"{kind}{said} (in {self._function.name})"[:_ERROR_CHARACTERS_MOST]
+        error = told_by_lambda(found, self._function.name, tells_words=self._tells_errors)
+        return error[:_ERROR_CHARACTERS_MOST]
 
 
 def _reply_of(answer: FunctionAnswer) -> object:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 import inspect
 import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
-from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -25,6 +22,7 @@ from shardfleet.domain.delivery.hooks import (
 )
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.errors import HandlerNotLoaded
+from shardfleet.runtime.own_code import own_code, place_in
 from shardfleet.values import dataclass
 
 _not_found = partial(HandlerNotLoaded, kind=FailureKind.LOAD)
@@ -193,18 +191,11 @@ def _raised_in(error: BaseException, module_name: str) -> str:
     """Return the user's last line before the error: behind it may be frames of packages."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    top = importlib.util.find_spec(module_name.partition(".")[0])
-    own = [frame for frame in frames if top and _is_of(top, Path(frame.filename))]
-    last = [*frames, *own][-1]
-    return f"{last.filename}, line {last.lineno}"
-
-
-def _is_of(top: ModuleSpec, file: Path) -> bool:
-    """Tell whether a file is of the user's package, or lies beside the user's module."""
-    if top.submodule_search_locations:
-        return any(file.is_relative_to(folder) for folder in top.submodule_search_locations)
-    return file.parent == Path(top.origin or "").parent  # Installed packages have folders there.
+    place = place_in(own_code(module_name), error)
+    if place is None:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{last.filename}, line {last.lineno}"
+    return f"{place[0]}, line {place[1]}"
 
 
 def _defined_in(function: Callable[..., Any]) -> str:

@@ -12,25 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import queue
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.engine.ports import Clock, HandlerResult
-from shardfleet.errors import InvalidReply, where_raised
 from shardfleet.records import Batch
 from shardfleet.runtime.handler_call import EventSource, HandlerCaller, LambdaContext
+from shardfleet.runtime.handler_errors import HandlerErrors
 from shardfleet.runtime.handler_loading import LoadedHandler, load_handler
 
 # How long a cancelled coroutine, and a thread that was asked to stop, may take to comply.
 GRACE_MS = 1_000
-_ERROR_CHARACTERS_MOST = 1_000
-_log = logging.getLogger("shardfleet.handler")
 
 
 class _Call:
@@ -177,7 +173,7 @@ class ThreadHandlerRunner:
         """
         self._name = name
         self.threads_most = 1
-        self._tells_errors = tells_errors
+        self._errors = HandlerErrors(name.partition(":")[0], tells_words=tells_errors)
         self._contract = contract
         self._context = context
         self._source = EventSource.of(stream_arn, function_arn=context.invoked_function_arn)
@@ -237,9 +233,7 @@ class ThreadHandlerRunner:
             await asyncio.wait([asyncio.wrap_future(call)], timeout=max(0, left_ms) / 1000)
         else:
             thread = self._idlest_thread()
-            call = thread.submit(
-                lambda: _call(caller, batch, hook, tells_errors=self._tells_errors)
-            )
+            call = thread.submit(lambda: _call(caller, batch, hook, errors=self._errors))
             await call.wait(max(0, left_ms))
         if call.done():
             result: HandlerResult = call.result()
@@ -272,25 +266,13 @@ class ThreadHandlerRunner:
             if isinstance(error, TimeoutError) and deadline.expired():
                 cancelled = "cancelled: the call outlived its time-out"
                 return HandlerResult(done_count=batch.done_count, error=cancelled)
-            return _failure(batch, error, tells_errors=self._tells_errors)
+            return self._errors.failure(batch, error)
 
 
 def _call(
-    caller: HandlerCaller, batch: Batch, hook: Hook | None, *, tells_errors: bool
+    caller: HandlerCaller, batch: Batch, hook: Hook | None, *, errors: HandlerErrors
 ) -> HandlerResult:
     try:
         return caller.call(batch, hook)
     except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
-        return _failure(batch, error, tells_errors=tells_errors)
-
-
-def _failure(batch: Batch, error: BaseException, *, tells_errors: bool) -> HandlerResult:
-    kind = type(error).__name__
-    if type(error) is InvalidReply:  # Ours, not one that a handler derives from it.
-        text, details = f"{kind}: {error}", f": {error}"
-    else:
-        said = f": {error}"[:_ERROR_CHARACTERS_MOST] if tells_errors else ""
-        text = f"{kind}{said} ({where_raised(error)})"
-        details = "\n" + "".join(traceback.format_tb(error.__traceback__))
-    _log.error("the handler failed on a batch of %s: %s%s", batch.shard_id, kind, details)
-    return HandlerResult(done_count=batch.done_count, error=text)
+        return errors.failure(batch, error)

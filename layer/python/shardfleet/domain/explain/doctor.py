@@ -18,6 +18,7 @@ from functools import partial
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl2 import elected
 from shardfleet.domain.balance.kcl3 import ROLLED_BACK, UPGRADING, Kcl3
+from shardfleet.domain.delivery.stops import MissingShard, StopNote
 from shardfleet.domain.explain.fleet_view import (
     PLAN_STILL_MS,
     FleetReading,
@@ -350,7 +351,7 @@ def _fleet(facts: Facts) -> Iterator[Finding]:
             yield _error(
                 "shard-stopped",
                 f"{row.lease_key} is stopped {row.why}",
-                reading.stops[row.lease_key].advice,
+                _advice(reading.stops[row.lease_key], config),
             )
     if pause := reading.pauses.fleet:
         yield _warning(
@@ -376,6 +377,17 @@ def _fleet(facts: Facts) -> Iterator[Finding]:
             f"no lease leads to the open shards {', '.join(facts.unread_shards)}",
             "the manager heals it at its next turns; if it stays, look into the manager's log",
         )
+
+
+def _advice(stop: StopNote, config: FleetConfig) -> str:
+    """Return what to do, and what `log_errors` adds where a record was tried."""
+    if config.log_errors or isinstance(stop, MissingShard):
+        return stop.advice
+    return (
+        f"{stop.advice}. An error is told by its kind and place; with log_errors true also by what "
+        "it said, which may be record data: in this note and the worker's log, from the next "
+        "attempt on"
+    )
 
 
 def _workers(facts: Facts) -> Iterator[Finding]:
