@@ -29,6 +29,12 @@ _KEY_BYTES: Final = 20
 _CREDENTIAL: Final = re.compile(r"AWS4-HMAC-SHA256 Credential=([A-Z0-9]{16,128})/", re.ASCII)
 """How every SDK's signature begins (AWS: Signature Version 4, Authorization header)."""
 
+NOT_ITS_KEY: Final = (
+    "The access key id is not this server's, whose keys are drawn anew at each start: take the "
+    "AWS_ variables that its start printed (`shardfleet local up`, run again in another shell, "
+    "prints those of the one that runs)."
+)
+
 Headers = Collection[tuple[str, str]]
 """Names in lower case, and values; a header that came twice is there twice."""
 
@@ -98,8 +104,7 @@ class Door:
         return self.astray(headers) or (
             ""
             if found and (self.is_own(found[1]) or (issued is not None and issued(found[1])))
-            else "The access key id is not this server's: use the keys that it was started with, "
-            "in an Authorization header of Signature Version 4."
+            else NOT_ITS_KEY
         )
 
     def is_own(self, key_id: str) -> bool:

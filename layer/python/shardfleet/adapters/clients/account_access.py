@@ -18,6 +18,7 @@ from shardfleet.adapters.clients.aws_clients import (
     ConnectionLimits,
     region_of,
 )
+from shardfleet.adapters.sdk_errors import SdkCall
 from shardfleet.errors import ConfigurationError
 from shardfleet.values import dataclass
 
@@ -94,18 +95,22 @@ class AccountClients(AwsClients):
         Return a stream's ARN.
 
         Raises:
-            ConfigurationError: there is no such stream.
+            ConfigurationError: there is no such stream, or no right to ask for it.
+            ShardfleetError: no answer.
 
         """
         if stream.startswith("arn:"):
             return stream
-        control = self.stream_control
-        try:
-            found = control.describe_stream_summary(StreamName=stream)
-        except control.exceptions.ResourceNotFoundException as error:
-            raise ConfigurationError(
+
+        def missing(_: str) -> ConfigurationError:
+            return ConfigurationError(
                 f"option stream = {stream!r}: there is no such stream in {self.region}"
-            ) from error
+            )
+
+        call = SdkCall(
+            f"DescribeStreamSummary of {stream}", codes={"ResourceNotFoundException": missing}
+        )
+        found = call.run(self.stream_control.describe_stream_summary, StreamName=stream)
         return found["StreamDescriptionSummary"]["StreamARN"]
 
 

@@ -24,6 +24,7 @@ from shardfleet.local.aws import alarms, emr_service, lambda_service
 from shardfleet.local.aws.credentials import is_issued
 from shardfleet.local.aws.settings import ServerSettings
 from shardfleet.local.kinesis.admin import ADMIN_TARGET
+from shardfleet.local.refusals import REFUSED, refusal_of
 
 PREFIX = "/_shardfleet/"
 
@@ -97,7 +98,7 @@ def application(settings: ServerSettings) -> Application:
         elif scope["type"] != "http":  # A web page may open a WebSocket to anywhere.
             await send({"type": f"{scope['type']}.close"})
         elif reason := refusal(scope, [_text(*h) for h in scope["headers"] if h[0] in LOOKED_AT]):
-            await _send_json(send, 403, {"__type": "AccessDeniedException", "message": reason})
+            await _refuse(send, dict(_text(*header) for header in scope["headers"]), reason)
         elif scope["path"].startswith(PREFIX):
             await _send_json(send, *await _answer(scope, receive))
         else:
@@ -126,6 +127,13 @@ def _without_permissions(send: Send) -> Send:
         await send(message)
 
     return without
+
+
+async def _refuse(send: Send, headers: Mapping[str, str], reason: str) -> None:
+    told, body = refusal_of(headers, reason)
+    found = [(name.encode(), value.encode()) for name, value in told.items()]
+    await send({"type": "http.response.start", "status": REFUSED, "headers": found})
+    await send({"type": "http.response.body", "body": body})
 
 
 async def _send_json(send: Send, status: int, answer: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -109,11 +110,15 @@ def error_reply(
     status: int, code: str, message: str = "This failure was injected (chaos)."
 ) -> bytes:
     """Return an error as AWS's JSON protocols write it."""
-    body = json.dumps({"__type": code, "message": message}).encode()
-    head = (
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
-        "Content-Type: application/x-amz-json-1.1\r\n"
-        f"x-amzn-ErrorType: {code}\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+    headers = {"Content-Type": "application/x-amz-json-1.1", "x-amzn-ErrorType": code}
+    return reply_of(status, headers, json.dumps({"__type": code, "message": message}).encode())
+
+
+def reply_of(status: int, headers: Mapping[str, str], body: bytes) -> bytes:
+    """Return a reply as it is sent."""
+    head = [
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+        f"Content-Length: {len(body)}",
+    ]
+    return "\r\n".join([*head, "", ""]).encode() + body

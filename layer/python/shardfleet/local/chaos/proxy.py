@@ -24,7 +24,9 @@ from shardfleet.local.chaos.http_messages import (
     error_reply,
     read_body,
     read_head,
+    reply_of,
 )
+from shardfleet.local.refusals import REFUSED, refusal_of
 
 SERVICES = ("DYNAMODB", "KINESIS", "SFN")
 """Whose calls go through the proxy, as boto3 spells them in `AWS_ENDPOINT_URL_…`."""
@@ -114,7 +116,7 @@ class FaultyProxy:
         try:
             while (head := await read_head(reader)) is not None:
                 if reason := self._door.refusal(head.headers):
-                    writer.write(error_reply(403, "AccessDeniedException", reason))
+                    writer.write(reply_of(REFUSED, *refusal_of(dict(head.headers), reason)))
                     break
                 request = await read_body(reader, head)
                 fault = self._dice.roll(*request.operation)

@@ -25,6 +25,7 @@ from shardfleet.local.access import AccessKey, Door
 from shardfleet.local.kinesis.account import AccountSettings, Phases
 from shardfleet.local.kinesis.engine import KinesisEngine
 from shardfleet.local.kinesis.service import KinesisService, Response
+from shardfleet.local.refusals import REFUSED, refusal_of
 
 _HEAD_BYTES: Final = 64 * 1024  # ours
 _BODY_BYTES: Final = 64 * 1024 * 1024  # ours
@@ -111,10 +112,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._refuse(431, f"The head of a request may have {_HEAD_BYTES} bytes.")
             return False
         found = _parsed(bytes(self._head[:end]))
-        if reason := self._door.refusal(found):
-            self._refuse(403, reason)
-            return False
         headers = dict(found)
+        if reason := self._door.refusal(found):
+            self._answer_at_once(REFUSED, *refusal_of(headers, reason))
+            return False
         length = headers.get("content-length", "0" if "transfer-encoding" not in headers else "")
         if not length.isdigit() or int(length) > _BODY_BYTES:
             text = f"Content-Length must be a number up to {_BODY_BYTES}; it is {length!r}."
@@ -134,9 +135,13 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _refuse(self, status: int, message: str) -> None:
+        self._answer_at_once(status, {}, message.encode())
+
+    def _answer_at_once(self, status: int, headers: dict[str, str], body: bytes) -> None:
         if self._transport is not None:
-            self._transport.write(_head(status, {"Connection": "close"}, length=len(message)))
-            self._transport.write(message.encode())
+            headers = {**headers, "Connection": "close"}
+            self._transport.write(_head(status, headers, length=len(body)))
+            self._transport.write(body)
             self._transport.close()
 
     # Sending
