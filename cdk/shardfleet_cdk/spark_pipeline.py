@@ -52,6 +52,8 @@ from shardfleet_cdk.spark_watch import JobRun, Look, watch_definition
 NAME_MOST = 64  # EMR Serverless: of an application.
 # The application is the query's own, so nobody takes a lease that stands still for a while.
 _PUBLISH_INTERVAL = "30s"
+# As the time to live of a seal in DynamoDB (shardfleet.adapters.seal_stores).
+_SEALS_LIVE_DAYS = 400
 _WATCH_MINUTES_MOST = 4  # Less than the schedule's interval: two looks never overlap.
 
 
@@ -157,6 +159,8 @@ class SparkPipeline(Construct):
 
     def _new_bucket(self, operations: Operations) -> s3.Bucket:
         key = operations.encryption_key
+        # A run deletes its own seals alone; no stream retains longer what those of others tell of.
+        old_seals = s3.LifecycleRule(prefix=f"{SEALS}/", expiration=Duration.days(_SEALS_LIVE_DAYS))
         bucket = s3.Bucket(
             self,
             "Work",
@@ -165,6 +169,7 @@ class SparkPipeline(Construct):
             encryption_key=key,
             bucket_key_enabled=True if key else None,
             enforce_ssl=True,
+            lifecycle_rules=[old_seals],
             removal_policy=operations.removal_policy,
         )
         nag.acknowledge(bucket, nag.WORK_BUCKET)

@@ -39,6 +39,7 @@ from shardfleet_spark.host.compat import (
     SupportsTriggerAvailableNow,
 )
 from shardfleet_spark.offsets.plan_token import Emission
+from shardfleet_spark.offsets.seals import needed
 from shardfleet_spark.options.source_options import SourceOptions
 from shardfleet_spark.plan.driver import DriverSettings, PlannedPartition, SourceDriver
 from shardfleet_spark.plan.planning import BatchLimits
@@ -129,9 +130,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[StreamPartition]:
         """Return the tasks of a batch."""
-        found = [StreamPartition(each) for each in self._the_driver().partitions(start, end)]
+        planned = self._run(self._the_driver().partitions(start, end))
         self._publish()
-        return found
+        return [StreamPartition(each) for each in planned]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete seals that no replay can need."""
@@ -208,8 +209,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if planned.sealed is not None:
             (part,) = planned.range.parts
             return await conform(part, planned.sealed, ports, buffers=planned.records)
-        store = seal_store(self._options)
-        assert store is not None
+        store = needed(seal_store(self._options))
         return await read_sealed(planned.range, store, ports, writer=writer())
 
 

@@ -32,12 +32,12 @@ def dynamodb():
         answers.assert_no_pending_responses()
 
 
-def old(number):
-    return f"a/sid/0000000001-aa/{number:08d}"
+def old(count):
+    return [SimpleNamespace(sid="sid", plan="0000000001-aa", partition=n) for n in range(count)]
 
 
-def list_old(answers, count):
-    answers.add_response("list_objects_v2", {"Contents": [{"Key": old(n)} for n in range(count)]})
+def name_of(key):
+    return f"a/sid/0000000001-aa/{key.partition:08d}"
 
 
 @pytest.mark.parametrize(
@@ -51,31 +51,31 @@ def list_old(answers, count):
 def test_what_s3_says_it_could_not_delete_does_not_count_as_deleted(s3, code, error, words):
     """DeleteObjects answers 200 whatever becomes of the keys; in quiet mode it lists failures."""
     store, answers = s3
-    list_old(answers, 1_500)
-    kept = [{"Key": old(n), "Code": code, "Message": "We encountered"} for n in (7, 8)]
+    keys = old(1_500)
+    kept = [{"Key": name_of(each), "Code": code, "Message": "We"} for each in keys[7:9]]
     answers.add_response("delete_objects", {"Errors": kept})
     answers.add_response("delete_objects", {})  # The others are not left for it.
     with pytest.raises(error, match=words):
-        store.delete_before("sid", "0000000002")
+        store.delete(keys)
 
 
-def test_all_that_s3_has_deleted_is_counted(s3):
+def test_s3_is_asked_to_delete_what_is_named_and_lists_nothing(s3):
     store, answers = s3
-    list_old(answers, 3)
-    answers.add_response("delete_objects", {})
-    assert store.delete_before("sid", "0000000002") == 3
+    objects = [{"Key": name_of(each)} for each in old(3)]
+    asked = {"Bucket": "seals", "Delete": {"Objects": objects, "Quiet": True}}
+    answers.add_response("delete_objects", {}, asked)
+    store.delete(old(3))
 
 
 def test_what_a_batch_left_unprocessed_does_not_count_as_deleted(dynamodb):
     """BatchWriteItem answers 200 and returns what it did not do."""
     store, answers = dynamodb
-    items = [{"sid": {"S": "sid"}, "item": {"S": f"0000000001-aa/{n:08d}"}} for n in range(30)]
-    answers.add_response("query", {"Items": items})
-    unprocessed = {"seals": [{"DeleteRequest": {"Key": items[0]}}]}
+    item = {"sid": {"S": "sid"}, "item": {"S": "0000000001-aa/00000000"}}
+    unprocessed = {"seals": [{"DeleteRequest": {"Key": item}}]}
     answers.add_response("batch_write_item", {"UnprocessedItems": unprocessed})
     answers.add_response("batch_write_item", {"UnprocessedItems": {}})
     with pytest.raises(Throttled, match="1 of 30"):
-        store.delete_before("sid", "0000000002")
+        store.delete(old(30))
 
 
 def test_a_conflict_with_another_put_says_nothing_of_who_won(s3):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shardfleet.adapters import seal_stores
 from shardfleet.errors import ConfigurationError
 from shardfleet.local.emr_serverless.requests import check
 from shardfleet_spark.options.options import read_options
@@ -172,6 +173,12 @@ def test_the_job_is_ended_before_its_application_is_changed_and_before_it_goes(a
     look = named(archive, "AWS::Lambda::Function", "ArchiveJobLook")
     timeout = archive["Resources"][look]["Properties"]["Timeout"]
     assert {each["WatchSeconds"] for each in ends.values()} == {timeout}
+
+
+def test_the_seals_of_a_pipeline_live_as_long_as_in_a_table(archive):
+    bucket = archive["Resources"][named(archive, "AWS::S3::Bucket", "ArchiveWork")]
+    (rule,) = bucket["Properties"]["LifecycleConfiguration"]["Rules"]
+    assert (rule["Prefix"], rule["ExpirationInDays"]) == ("seals/", seal_stores._LIVES_S / 86_400)
 
 
 def test_the_job_of_an_archive_may_exactly_this(archive):

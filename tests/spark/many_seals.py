@@ -64,15 +64,10 @@ class MeteredSealStore(MemorySealStore):
         self.read_units += self._query(lambda key: (key.sid, key.plan) == (sid, plan))
         return super().read_plan(sid, plan)
 
-    def delete_before(self, sid, plan):
-        def is_old(key):
-            return key.sid == sid and key.plan < plan
-
-        self.read_units += self._query(is_old)
-        for key, body in self.stored.items():
-            if is_old(key):
-                self.write_units += units(size_of(key, body), 1_024)
-        return super().delete_before(sid, plan)
+    def delete(self, keys):
+        for key in keys:
+            self.write_units += units(size_of(key, self.stored[key]), 1_024)
+        super().delete(keys)
 
     def _query(self, wanted):
         size = sum(size_of(key, body) for key, body in self.stored.items() if wanted(key))

@@ -34,12 +34,10 @@ class MemorySealStore:
         found = self.stored.items()
         return {key.partition: body for key, body in found if (key.sid, key.plan) == (sid, plan)}
 
-    def delete_before(self, sid, plan):
+    def delete(self, keys):
         self.fault("delete")
-        old = [key for key in self.stored if key.sid == sid and key.plan < plan]
-        for key in old:
-            del self.stored[key]
-        return len(old)
+        for key in keys:
+            self.stored.pop(key, None)
 
 
 def stand(shard_id, at="TRIM_HORIZON", *, arrived=0, tip=0):

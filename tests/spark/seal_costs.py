@@ -57,10 +57,9 @@ def seal_use(shards: int, *, tasks: int) -> SealUse:
             left -= group
     # The driver's mark of the plan is one more, small one.
     writes = sum(_units(size, 1_024) for size in sizes) + 1
-    queried = _units(sum(sizes), 4_096)
     return SealUse(
         write_units=2 * writes,
-        read_units=len(sizes) + 2 * queried,
+        read_units=len(sizes) + _units(sum(sizes), 4_096),
         writes=len(sizes) + 2,
         reads=2 * len(sizes) + 1,
     )

@@ -173,7 +173,7 @@ class SimulatedSpark:
         # Spark makes the initial offset of batch 0 anew when it is replayed.
         start = json.loads(self.offsets[batch - 1]) if batch else {"v": 1}
         partitions = {}
-        for index, planned in enumerate(driver.partitions(start, end)):
+        for index, planned in enumerate(await driver.partitions(start, end)):
             partitions[index] = await self._task(planned)
             self._may_die()
         before = self.sink.setdefault(batch, partitions)

@@ -75,7 +75,7 @@ def test_what_is_too_much_to_be_handed_to_a_task_is_read_again_by_it(monkeypatch
             query.stream.put(b"x" * size, key="k")
             await query.clock.sleep_ms(2_000)
             end = await query.driver.latest(start)
-            (planned,) = query.driver.partitions(start, end)
+            (planned,) = await query.driver.partitions(start, end)
             handed.append(len(planned.records))
             for each in await conform(
                 planned.range.parts[0], planned.sealed, query.ports, buffers=planned.records
@@ -110,7 +110,7 @@ def test_what_the_driver_hands_to_all_tasks_of_a_batch_is_bounded_whatever_the_s
             end = await query.driver.latest(start)
             if end == start:
                 break
-            planned = query.driver.partitions(start, end)
+            planned = await query.driver.partitions(start, end)
             handed.append(sum(len(cloudpickle.dumps(each.records)) for each in planned))
             found += sum(len(records) for each in planned for records in each.records.values())
             start = end

@@ -54,7 +54,7 @@ def test_what_expires_between_two_batches_that_the_driver_reads_stops_the_query(
         await query.clock.sleep_ms(3 * MINUTE_MS)
         # What follows was read ahead, and in time; what is behind it was not.
         end = await query.driver.latest(end)
-        (planned,) = query.driver.partitions(None, end)
+        (planned,) = await query.driver.partitions(None, end)
         assert sum(map(len, planned.records.values())) == 200
         with pytest.raises(DataLost, match="records behind it may be lost"):
             await query.driver.latest(end)
@@ -98,7 +98,7 @@ def test_what_the_driver_has_read_and_is_gone_when_tasks_read_it_again_is_stated
         end = await query.driver.latest(start)
         query.restart()  # The records that the driver had are gone with it.
         await query.clock.sleep_ms(away_ms)
-        (planned,) = query.driver.partitions(start, end)
+        (planned,) = await query.driver.partitions(start, end)
         (part,) = planned.range.parts
         (read,) = await conform(part, planned.sealed, query.ports, buffers=planned.records)
         following = await query.driver.latest(end)

@@ -65,7 +65,7 @@ async def by_a_new_driver(query, start, target_ms):
     """Return the end of the next batch, as Spark 4.0 and 4.1 ask for it: once in a process."""
     query.restart()
     query.driver.prepare_available_now(target_ms)
-    query.driver.partitions(start, start)
+    await query.driver.partitions(start, start)
     return await query.driver.latest()
 
 

@@ -67,7 +67,7 @@ def test_no_shard_is_ahead_of_another_by_more_than_the_skew(seed_of_one, seed):
         # A driver that stood still for hours is behind again.
         await feed(60)
         query.restart()
-        query.driver.partitions(start, start)
+        await query.driver.partitions(start, start)
         await read_all(query, start, arrived)
         assert len(query.taken) == len(arrived)
 

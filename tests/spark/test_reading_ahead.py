@@ -40,7 +40,7 @@ async def batch(query, start):
     took_ms = query.clock.monotonic_ms() - asked_ms
     data = [
         int(record.data)
-        for planned in query.driver.partitions(start, end)
+        for planned in await query.driver.partitions(start, end)
         for records in planned.records.values()
         for record in records
     ]
@@ -151,7 +151,9 @@ def test_what_a_task_finds_gone_is_told_with_what_was_read_ahead(monkeypatch):
         await at_the_horizon(query)
         start = await query.driver.initial()
         end = await query.driver.latest(start)
-        query.driver.partitions(start, end)  # Its task is to read again, and gets nothing to go by.
+        await query.driver.partitions(
+            start, end
+        )  # Its task is to read again, and gets nothing to go by.
         await query.clock.sleep_ms(60_000)
         following = await query.driver.latest(end)
         assert "of the 200 records" in str(following["stats"]["lost"])

@@ -72,7 +72,7 @@ class ReadByTheDriver(Query):
     """A query without a seal store: its tasks are handed what the driver has read."""
 
     async def read(self, start, end):
-        planned = self.driver.partitions(start, end)
+        planned = await self.driver.partitions(start, end)
         assert all(list(each.records) == list(self.stream.open_shard_ids) for each in planned)
         return [r.data for each in planned for records in each.records.values() for r in records]
 

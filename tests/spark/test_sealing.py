@@ -18,7 +18,8 @@ async def planned(query: Query):
     """Plan a batch over everything that is in the stream."""
     start = await query.driver.initial()
     end = await query.driver.latest(start)
-    return query.driver.partitions(start, end)[0].range
+    (found,) = await query.driver.partitions(start, end)
+    return found.range
 
 
 async def read(query, partition):

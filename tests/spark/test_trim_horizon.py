@@ -13,7 +13,7 @@ import sys
 from dataclasses import replace
 
 from shardfleet.testing.clock import run_virtual
-from shardfleet_spark.plan import driver
+from shardfleet_spark.plan import sealed_plans
 from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.read import shard_pages
 from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, ReadPolicy
@@ -204,7 +204,7 @@ def test_every_loss_is_stated_by_a_query_that_goes_on_whatever_happens(seed):
 
 def test_control_a_batch_that_is_read_again_with_fewer_rows_is_found_out(seed, monkeypatch):
     """The rule of before: what is gone of the sealed records was nobody's concern."""
-    monkeypatch.setattr(driver, "noted_losses", lambda _stored: [])
+    monkeypatch.setattr(sealed_plans, "noted_losses", lambda _stored: [])
 
     assert any(run([each], kind=GoesOn)[0] for each in drawn(seed, SEEDS))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -54,14 +54,13 @@ class FileSealStore:
         folder = self._folder / sid / plan
         return {int(path.stem): path.read_bytes() for path in folder.glob(f"*{_SUFFIX}")}
 
-    def delete_before(self, sid: str, plan: str) -> int:
-        """Delete every plan of ``sid`` whose key is smaller; return how many seals that were."""
-        deleted = 0
-        for folder in (self._folder / sid).glob("*"):
-            if folder.name < plan:
-                deleted += len(list(folder.glob(f"*{_SUFFIX}")))
-                shutil.rmtree(folder, ignore_errors=True)
-        return deleted
+    def delete(self, keys: Sequence[SealKey]) -> None:
+        """Delete what is stored under these keys; one that is not there is no error."""
+        for key in keys:
+            self._path(key).unlink(missing_ok=True)
+        for folder in {self._path(key).parent for key in keys}:
+            with suppress(OSError):  # It is gone, or something of somebody else is in it.
+                folder.rmdir()
 
     def _path(self, key: SealKey) -> Path:
         return self._folder / key.sid / key.plan / f"{key.partition}{_SUFFIX}"

@@ -96,6 +96,8 @@ class PlanToken:
     Attributes:
         sid: random id of the query's reading, made once, carried by every token.
         number: 0 before the first batch, then one more for each.
+        run: random id of the run that made the plan: of two that go on from one checkpoint, or
+            from copies of it, each has plans and seals of its own; "" before the first batch.
         incarnation: which life of which stream.
         stands: shard to where it stands, finished ones too while the stream lists them.
         layout: the shards of each partition.
@@ -121,6 +123,12 @@ class PlanToken:
     target_ms: int = 0
     sealed: tuple[Seal, ...] | None = None
     stats: Mapping[str, Any] = field(default_factory=dict)
+    run: str = ""
+
+    @property
+    def needs_store(self) -> bool:
+        """Tell whether what the plan read is said by a seal store, and nowhere else."""
+        return bool(self.layout) and self.sealed is None
 
     @property
     def groups(self) -> tuple[Sequence[str], ...]:
@@ -179,6 +187,8 @@ def token_to_json(token: PlanToken) -> dict[str, Any]:
         }
     if token.target_ms:
         found["target_ms"] = token.target_ms
+    if token.run:
+        found["run"] = token.run
     if token.sealed is not None:
         found["sealed"] = [seal_to_json(seal) for seal in token.sealed]
     return found
@@ -238,4 +248,5 @@ def _token(found: Mapping[str, Any]) -> PlanToken:
         target_ms=int(found.get("target_ms", 0)),
         sealed=None if sealed is None else tuple(seal_from_json(each) for each in sealed),
         stats=dict(found["stats"]),
+        run=str(found.get("run", "")),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
-from shardfleet.errors import ShardfleetError
+from shardfleet.errors import ConfigurationError, ShardfleetError
 
 T = TypeVar("T")
 
@@ -136,8 +136,27 @@ class SealStore(Protocol):
     def read_plan(self, sid: str, plan: str) -> Mapping[int, bytes]:
         """Return all that is stored of one plan, by number, read consistently."""
 
-    def delete_before(self, sid: str, plan: str) -> int:
-        """Delete every plan of ``sid`` whose key is smaller as text; return how many items."""
+    def delete(self, keys: Sequence[SealKey]) -> None:
+        """Delete what is stored under these keys; one that is not there is no error."""
+
+
+def needed(store: SealStore | None) -> SealStore:
+    """
+    Return the store of a plan that says nothing itself of what it read.
+
+    Raises:
+        ConfigurationError: none is named.
+
+    """
+    if store is None:
+        raise ConfigurationError(
+            "this checkpoint was written with a seal store, which alone says what its last batch "
+            "read, and none is named now: set option sealStore to the same store. To go on "
+            "without one, begin with a new checkpoint location where the query stands: "
+            "shardfleet position export --checkpoint FOLDER --seals STORE --option prints its "
+            "startingPosition"
+        )
+    return store
 
 
 # The driver's own mark that a plan was made: it tells a plan whose seals were purged from one

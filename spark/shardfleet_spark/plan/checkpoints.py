@@ -119,7 +119,7 @@ def standing_after(logged: Logged, seals: SealStore | None) -> Family:
         return Family(begun.stands, begun.waiting)
     if token.sealed is not None:
         return admit(advance(token, dict(enumerate(token.sealed))).family, None, token.incarnation)
-    if token.layout and seals is None:
+    if token.needs_store and seals is None:
         raise ConfigurationError(
             "the query has a seal store, which says what its last batch read: name it as in the "
             "query's option sealStore"

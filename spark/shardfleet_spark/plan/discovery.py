@@ -5,11 +5,11 @@ from __future__ import annotations
 from shardfleet.domain.refusals import Doubt
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import ShardGraph
-from shardfleet.errors import StreamReplaced, Throttled, settled
+from shardfleet.errors import ConfigurationError, StreamReplaced, Throttled, settled
 from shardfleet_spark.offsets.lineage import Family, Listing
 from shardfleet_spark.options.starting import Start
 from shardfleet_spark.plan.beginning import begin, common_start, opening_of
-from shardfleet_spark.read.sealing import pause
+from shardfleet_spark.read.sealing import pause, persist
 from shardfleet_spark.read.shard_pages import FetchPorts
 
 
@@ -86,6 +86,7 @@ class Discovery:
             urgent: whether a child waits for a parent that the list does not show.
 
         Raises:
+            ConfigurationError: the checkpoint is one of another stream than the option names.
             StreamReplaced: it is another stream of the same name, and that stops the query.
             StreamGone: there is no such stream.
 
@@ -101,8 +102,16 @@ class Discovery:
                     raise settled(error) from error
                 # The list that is known serves; children wait a little longer.
                 self._due_ms = self._hurried_ms = now_ms + self._ports.policy.retry_most_ms
-                return
-        if self.incarnation not in (None, expected) and self._ports.policy.fail_on_data_loss:
+        if self.incarnation is None:
+            # Nothing is read before it is known which stream this is.
+            self.incarnation = await persist(self._ports.stream.incarnation, self._ports)
+        if self.incarnation.stream_arn != expected.stream_arn:
+            raise ConfigurationError(
+                f"the checkpoint is one of {expected.stream_arn}, and the options lead to "
+                f"{self.incarnation.stream_arn}, where its positions mean nothing: name the "
+                "stream that it was, or begin with a new checkpoint location"
+            )
+        if self.incarnation != expected and self._ports.policy.fail_on_data_loss:
             raise StreamReplaced(
                 f"{expected.stream_arn} was deleted and created again; positions of the old "
                 "stream mean nothing. Begin with a new checkpoint location, or set "

@@ -15,25 +15,10 @@ from itertools import count
 from typing import Any
 
 from shardfleet.domain.stream.sequence import PointKind
-from shardfleet.errors import ConfigurationError
 from shardfleet.records import StreamRecord
 from shardfleet_spark.offsets.lineage import Family, admit, first_family, needs_listing
-from shardfleet_spark.offsets.plan_token import (
-    Emission,
-    PlanToken,
-    Stand,
-    token_from_json,
-    token_to_json,
-)
-from shardfleet_spark.offsets.seals import (
-    MARK,
-    Seal,
-    SealKey,
-    SealStore,
-    executed_seals,
-    in_groups,
-    noted_losses,
-)
+from shardfleet_spark.offsets.plan_token import Emission, PlanToken, Stand, token_to_json
+from shardfleet_spark.offsets.seals import Seal, SealKey, SealStore, in_groups
 from shardfleet_spark.options.starting import FLEET, Start
 from shardfleet_spark.plan.clean_up import CleanUp
 from shardfleet_spark.plan.discovery import Discovery
@@ -51,9 +36,10 @@ from shardfleet_spark.plan.planning import (
 )
 from shardfleet_spark.plan.probing import Hints, IdleShardProber, ProbePace
 from shardfleet_spark.plan.rhythm import Rhythm
+from shardfleet_spark.plan.sealed_plans import SealedPlans
 from shardfleet_spark.publish.publication import CommittedStanding
-from shardfleet_spark.read.sealing import PartitionRange, SealRange, insist, lost_since
-from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, Hint, ShardRange
+from shardfleet_spark.read.sealing import PartitionRange, SealRange
+from shardfleet_spark.read.shard_pages import FetchPorts, Hint, ShardRange
 
 LOG = logging.getLogger(__name__)
 _NOTHING = Advanced(family=Family({}, {}), busy=frozenset())
@@ -134,7 +120,10 @@ class SourceDriver:
         self._ports = ports
         self._store = store
         self._leases = leases
-        self._clean_up = CleanUp(store, ports, retained=settings.plans_retained)
+        # Of two processes that go on from one offset, each makes plans of its own.
+        self._run = ports.entropy.token()
+        self._plans = SealedPlans(store, ports)
+        self._clean_up = CleanUp(store, ports, run=self._run, retained=settings.plans_retained)
         self._hints = Hints()
         self._prober = IdleShardProber(ports, settings.pace, self._hints)
         self._initial: PlanToken | None = None
@@ -153,8 +142,6 @@ class SourceDriver:
         self._reads = DriverReads(ports)
         # Of the newest plan, what was read here of each partition.
         self._bodies: dict[str, Sequence[Mapping[str, Sequence[StreamRecord]]]] = {}
-        # The plan of a batch that tasks were told to read from the stream again.
-        self._read_again = ""
         self._notice = ""
 
     # --- what Spark asks
@@ -184,12 +171,13 @@ class SourceDriver:
 
         Raises:
             UnreadableCheckpoint: the offset is none of ours.
+            ConfigurationError: it needs a seal store and none is named, or is of another stream.
             DataLost, StreamReplaced, StreamGone: see the messages.
 
         """
         self._rhythm.asked(self._ports.clock.monotonic_ms())
         known = start or self._last or await self.initial()
-        token = token_from_json(known)
+        token = self._plans.token_of(known)
         after = await self._after_plan(token)
         urgent = needs_listing(after.family)
         await self._discovery.refresh(token.incarnation, urgent=urgent)
@@ -218,24 +206,25 @@ class SourceDriver:
         self.is_over = planned is None and bool(self._target_ms)
         return self._last
 
-    def partitions(
+    async def partitions(
         self, start: Mapping[str, Any] | None, end: dict[str, Any]
     ) -> list[PlannedPartition]:
-        """Return the tasks of a batch; only ``end`` decides, ``start`` may be another each time."""
+        """
+        Return the tasks of a batch; only ``end`` decides, ``start`` may be another each time.
+
+        Raises:
+            UnreadableCheckpoint, ConfigurationError, DataLost, StreamReplaced: as :meth:`latest`.
+
+        """
+        token = self._plans.token_of(end)
         self._last = end
-        if start == end:
+        if start == end or (token.run != self._run and not await self._may_repeat(token)):
             return []
-        token = token_from_json(end)
         # After a restart a batch may be repeated before Spark asks for the next one.
         self.standing = self.standing or self._standing(token, Family(token.stands, token.waiting))
-        if self._store is None and token.sealed is None and token.layout:
-            raise ConfigurationError(
-                "this checkpoint was written with a seal store, and none is named now: set "
-                "option sealStore to the same store"
-            )
         bodies, ranges = self._bodies.get(token.key, ()), self._ranges(token)
         if token.sealed is not None and not all(bodies[: len(ranges)] or [None]):
-            self._read_again = token.key
+            self._plans.read_again(token)
         return [
             PlannedPartition(
                 range=ranges[index],
@@ -249,7 +238,7 @@ class SourceDriver:
 
     async def commit(self, end: Mapping[str, Any]) -> None:
         """Forget what no replay can need any more."""
-        token = token_from_json(end)
+        token = self._plans.token_of(end)
         self._bodies.pop(token.key, None)
         await self._clean_up.after(token)
 
@@ -278,6 +267,15 @@ class SourceDriver:
     def _standing(self, token: PlanToken, family: Family) -> CommittedStanding:
         return CommittedStanding(token.sid, family, self._discovery.listing)
 
+    async def _may_repeat(self, token: PlanToken) -> bool:
+        """Return whether a batch that another run planned is to be read, its stream still there."""
+        await self._discovery.refresh(token.incarnation, urgent=False)
+        if self._discovery.incarnation != token.incarnation:
+            LOG.warning("plan %d was of a stream that is gone: it reads nothing", token.number)
+            return False
+        await self._plans.expect(token)
+        return True
+
     # --- gathering
 
     async def _begin(self) -> PlanToken:
@@ -301,7 +299,7 @@ class SourceDriver:
     async def _after_plan(self, token: PlanToken) -> Advanced:
         if self._after[0] == token.key:
             return self._after[1]
-        seals, lost = await self._seals_of(token)
+        seals, lost = await self._plans.executed(token)
         after = advance(token, seals, self._after[1].inflows)
         after = replace(after, stats={**after.stats, "lost": [*after.stats["lost"], *lost]})
         for each in after.stats["lost"]:
@@ -321,27 +319,6 @@ class SourceDriver:
                 record_bytes=sealed.size_bytes // max(1, sealed.count),
             )
             self._hints.keep(shard_id, after.family.stands[shard_id], hint)
-
-    async def _seals_of(self, token: PlanToken) -> tuple[dict[int, Seal], list[str]]:
-        """Return the seals of a plan, and what was found gone when it was read again."""
-        if token.sealed is not None:
-            lost = []
-            if token.key == self._read_again:
-                told = [await lost_since(seal, token.stands, self._ports) for seal in token.sealed]
-                lost = [text for texts in told for text in texts]
-            return dict(enumerate(token.sealed)), lost
-        store = self._store
-        if not token.layout or store is None:
-            return {}, []
-        stored = await insist(lambda: store.read_plan(token.sid, token.key), self._ports)
-        found, is_whole = executed_seals(stored, seals=len(token.groups))
-        if not is_whole and self._ports.policy.fail_on_data_loss:
-            raise DataLost(
-                f"the seals of plan {token.number} are not in the seal store any more, so it "
-                "cannot be said what the last batch read. Restore the store, or set "
-                "failOnDataLoss=false to read that batch again (duplicates, no loss)"
-            )
-        return found, noted_losses(stored)
 
     # --- deciding
 
@@ -386,8 +363,7 @@ class SourceDriver:
             if not await self._prober.has_work(live):
                 return None
             planned = replace(planned, stands=self._admitted(token, after).family.stands)
-        key, store = SealKey(planned.sid, planned.key, MARK), self._store
-        await insist(lambda: store.put_if_absent(key, b"{}"), self._ports)
+        await self._plans.mark(planned)
         return planned
 
     def _next(
@@ -406,7 +382,10 @@ class SourceDriver:
             target_ms=self._target_ms,
             leave_out=leave_out if self._target_ms else frozenset(),
         )
-        return None if planned is None else replace(planned, hashes=self._hashes(planned))
+        if planned is None:
+            return None
+        planned = replace(planned, run=self._run, emission=self._settings.emission)
+        return replace(planned, hashes=self._hashes(planned))
 
     def _hashes(self, token: PlanToken) -> dict[str, tuple[int, int]]:
         """Return the hash ranges of the plan's shards, where aggregates may be dropped by them."""

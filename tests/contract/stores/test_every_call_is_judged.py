@@ -72,8 +72,8 @@ JUDGES = {
         "DynamoDBOwnerIndex.refusal update_item",
     ),
     "test_a_scan_is_read_in_pages": ("_Examination._neighbours scan",),
-    "test_many_plans_are_deleted": ("DynamoDBSealStore.delete_before batch_write_item",),
-    "test_a_plan_larger_than_a_page_is_read_whole": ("DynamoDBSealStore._query query",),
+    "test_many_seals_are_deleted": ("DynamoDBSealStore.delete batch_write_item",),
+    "test_a_plan_larger_than_a_page_is_read_whole": ("DynamoDBSealStore.read_plan query",),
 }
 # An object that only a repeat replaces: no condition, and nothing of a table.
 UNCONDITIONAL = {"S3DeadLetters.record put_object", "S3WindowStates.keep put_object"}

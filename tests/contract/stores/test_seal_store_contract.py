@@ -119,23 +119,30 @@ def test_a_plan_larger_than_a_page_is_read_whole(store):
     assert store.read_plan("sid", PLANS[0]) == bodies
 
 
-def test_old_plans_are_deleted_and_new_ones_stay(store):
-    for sid in ("sid", "other"):
-        for plan in PLANS:
-            store.put_if_absent(SealKey(sid, plan, 0), b"x")
+def test_what_is_named_is_deleted_and_nothing_beside_it(store):
+    numbers = (0, 1, MARK)
+    keys = [SealKey(s, p, n) for s in ("sid", "other") for p in PLANS for n in numbers]
+    for key in keys:
+        store.put_if_absent(key, b"x")
+    old = [SealKey("sid", PLANS[0], 0), SealKey("sid", PLANS[0], MARK)]
+    old += [SealKey("sid", PLANS[1], n) for n in numbers]
 
-    assert store.delete_before("sid", "0000000010") == 2
-    assert store.delete_before("sid", "0000000010") == 0
-    assert [bool(store.read_plan("sid", plan)) for plan in PLANS] == [False, False, True]
-    assert all(store.read_plan("other", plan) for plan in PLANS)
+    store.delete(old)
+    store.delete([*old, SealKey("sid", PLANS[1], 7)])  # Again, and one that never was.
+
+    assert [key for key in keys if store.get(key) is None] == old
+    assert store.read_plan("sid", PLANS[0]) == {1: b"x"}
+    assert store.read_plan("sid", PLANS[1]) == {}
 
 
-def test_many_plans_are_deleted(store):
-    for number in range(60):
-        store.put_if_absent(SealKey("sid", f"{number:010d}-x", 0), b"x")
+def test_many_seals_are_deleted(store):
+    keys = [SealKey("sid", f"{number:010d}-x", 0) for number in range(60)]
+    for key in keys:
+        store.put_if_absent(key, b"x")
 
-    assert store.delete_before("sid", "0000000059") == 59
-    assert store.get(SealKey("sid", "0000000000-x", 0)) is None
+    store.delete(keys[:59])
+
+    assert [bool(store.get(key)) for key in keys] == [False] * 59 + [True]
 
 
 def test_a_missing_table_or_bucket_is_named(embedded_aws):

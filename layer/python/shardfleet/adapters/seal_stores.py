@@ -7,7 +7,7 @@ A repeated write is harmless, so an unanswered one may simply be repeated. Calls
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,8 +34,8 @@ BODY = "body"
 EXPIRES = "expires"
 """The attributes of the DynamoDB table: partition and sort key (text), seal, time to live."""
 
-# Longer than any stream retains records (365 days): what a seal speaks of is gone by then, and so
-# is the query, which deletes its own seals while it lives.
+# Longer than any stream retains records (365 days): what a seal speaks of is gone by then. A run of
+# a query deletes its own seals; those that it leaves, and those of runs that died, end by this.
 _LIVES_S = 400 * 86_400
 
 # DynamoDB: BatchWriteItem takes 25 items; S3: DeleteObjects takes 1,000 keys.
@@ -119,51 +119,49 @@ class DynamoDBSealStore:
 
     def read_plan(self, sid: str, plan: str) -> Mapping[int, bytes]:
         """Return all that is stored of one plan, by number, read consistently."""
-        found = self._query("begins_with(#item, :item)", sid, f"{plan}/", what=f"#item, {BODY}")
-        return {_number(item[ITEM]["S"]): bytes(item[BODY]["B"]) for item in found}
+        fetch = partial(
+            self._call("Query").run,
+            self._client.query,
+            TableName=self._table,
+            KeyConditionExpression="#sid = :sid AND begins_with(#item, :item)",
+            ExpressionAttributeNames={"#sid": SID, "#item": ITEM},
+            ExpressionAttributeValues={":sid": {"S": sid}, ":item": {"S": f"{plan}/"}},
+            ProjectionExpression=f"#item, {BODY}",
+            ConsistentRead=True,
+        )
+        return {
+            _number(item[ITEM]["S"]): bytes(item[BODY]["B"])
+            for page in pages(fetch, TABLE_PAGING)
+            for item in page["Items"]
+        }
 
-    def delete_before(self, sid: str, plan: str) -> int:
+    def delete(self, keys: Sequence[Key]) -> None:
         """
-        Delete every plan of ``sid`` whose key is smaller as text; return how many items.
+        Delete what is stored under these keys; one that is not there is no error.
 
         Raises:
-            Throttled: some are left (BatchWriteItem says so with 200); a repeat finds them.
+            Throttled: some are left (BatchWriteItem says so with 200); a repeat deletes them.
 
         """
-        found = [item[ITEM]["S"] for item in self._query("#item < :item", sid, plan, what="#item")]
         left = 0
-        for first in range(0, len(found), _ITEMS_PER_DELETE):
+        for first in range(0, len(keys), _ITEMS_PER_DELETE):
             requests = [
-                {"DeleteRequest": {"Key": {SID: {"S": sid}, ITEM: {"S": name}}}}
-                for name in found[first : first + _ITEMS_PER_DELETE]
+                {"DeleteRequest": {"Key": {SID: {"S": key.sid}, ITEM: {"S": _name(key)}}}}
+                for key in keys[first : first + _ITEMS_PER_DELETE]
             ]
             answer = self._call("BatchWriteItem").run(
                 self._client.batch_write_item, RequestItems={self._table: requests}
             )
             left += len(answer["UnprocessedItems"].get(self._table, ()))
         if left:
-            text = f"BatchWriteItem in seal table {self._table}: {left} of {len(found)} are left"
+            text = f"BatchWriteItem in seal table {self._table}: {left} of {len(keys)} are left"
             raise Throttled(text)
-        return len(found)
 
     def _stored(self, key: Key) -> bytes:
         found = self.get(key)
         if found is None:
             raise Throttled(f"{_name(key)} of {key.sid} was there, and is gone: read again")
         return found
-
-    def _query(self, condition: str, sid: str, item: str, *, what: str) -> list[Mapping[str, Any]]:
-        fetch = partial(
-            self._call("Query").run,
-            self._client.query,
-            TableName=self._table,
-            KeyConditionExpression=f"#sid = :sid AND {condition}",
-            ExpressionAttributeNames={"#sid": SID, "#item": ITEM},
-            ExpressionAttributeValues={":sid": {"S": sid}, ":item": {"S": item}},
-            ProjectionExpression=what,
-            ConsistentRead=True,
-        )
-        return [found for page in pages(fetch, TABLE_PAGING) for found in page["Items"]]
 
     def _call(self, operation: str, *, writes: bool = False) -> SdkCall:
         missing = {"ResourceNotFoundException": unsettled(self._missing)}
@@ -230,20 +228,19 @@ class S3SealStore:
             if body is not None
         }
 
-    def delete_before(self, sid: str, plan: str) -> int:
+    def delete(self, keys: Sequence[Key]) -> None:
         """
-        Delete every plan of ``sid`` whose key is smaller as text; return how many objects.
+        Delete what is stored under these keys; one that is not there is no error.
 
         Raises:
-            Throttled: some are left (DeleteObjects says so with 200); a repeat finds them.
+            Throttled: some are left (DeleteObjects says so with 200); a repeat deletes them.
             ConfigurationError: they may not be deleted.
 
         """
-        limit = f"{self._prefix}{sid}/{plan}"
-        old = [name for name in self._names(f"{self._prefix}{sid}/") if name < limit]
         left: list[Mapping[str, Any]] = []
-        for first in range(0, len(old), _KEYS_PER_DELETE):
-            objects = [{"Key": name} for name in old[first : first + _KEYS_PER_DELETE]]
+        for first in range(0, len(keys), _KEYS_PER_DELETE):
+            some = keys[first : first + _KEYS_PER_DELETE]
+            objects: list[Any] = [{"Key": self._path(key)} for key in some]
             answer = self._call("DeleteObjects").run(
                 self._client.delete_objects,
                 Bucket=self._bucket,
@@ -251,8 +248,7 @@ class S3SealStore:
             )
             left += answer.get("Errors", ())
         if left:
-            raise self._left_over(left, whole=len(old))
-        return len(old)
+            raise self._left_over(left, whole=len(keys))
 
     def _left_over(self, left: list[Mapping[str, Any]], *, whole: int) -> ShardfleetError:
         codes = {str(each.get("Code", "")) for each in left}
