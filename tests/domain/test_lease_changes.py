@@ -283,6 +283,16 @@ def test_an_eviction_in_a_handover_gives_the_lease_to_the_next_owner():
     assert (done.lease_owner, done.checkpoint_owner, done.lease_counter) == ("b", None, 8)
 
 
+def test_an_eviction_of_a_lost_worker_leaves_it_what_it_has_renewed_meanwhile():
+    """A manager that froze before its write took a paused lease from one that was back (H15)."""
+    renewed = change.apply_change(change.renew(HELD), HELD).lease
+
+    lost = change.apply_change(change.evict(HELD, expired=True), renewed)
+
+    assert lost == Lost(renewed, (COUNTER_7,))
+    assert change.apply_change(change.evict(HELD, expired=True), HELD).lease.lease_owner is None
+
+
 @pytest.mark.parametrize(("lease", "worker"), [(FREE, "b"), (HELD, "a")])
 def test_a_handover_needs_two_owners(lease, worker):
     with pytest.raises(ProtocolError, match="handover of 0"):

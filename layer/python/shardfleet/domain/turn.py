@@ -263,7 +263,7 @@ class TurnPlan:
         pending = self.losses.handovers
         return (
             *(self._forced(lease, pending[lease.lease_key]) for lease in self.losses.overdue),
-            *((evict(lease), None) for lease in self.abandoned),
+            *((evict(lease, expired=True), None) for lease in self.abandoned),
         )
 
     @property

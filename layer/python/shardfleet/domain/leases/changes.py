@@ -148,19 +148,29 @@ def initiate_handover(lease: Lease, worker_id: str, *, as_read: bool = False) ->
     )
 
 
-def evict(lease: Lease) -> LeaseChange:
-    """Release a lease (3.x): the owner goes unless a handover is pending; the counter moves."""
+def evict(lease: Lease, *, expired: bool = False) -> LeaseChange:
+    """
+    Release a lease (3.x): the owner goes unless a handover is pending; the counter moves.
+
+    Args:
+        lease: as read; both owner fields must still be so.
+        expired: it is taken because it expired, so nor may the counter have moved (H15).
+
+    """
     removes: tuple[LeaseField, ...] = (LeaseField.CHECKPOINT_OWNER,)
     if lease.checkpoint_owner is None:
         removes += (LeaseField.LEASE_OWNER,)
+    conditions: tuple[Condition, ...] = (
+        _EXISTS,
+        _as_seen(LeaseField.LEASE_OWNER, lease.lease_owner),
+        _as_seen(LeaseField.CHECKPOINT_OWNER, lease.checkpoint_owner),
+    )
+    if expired:
+        conditions += (FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter),)
     return _update(
         "evict",
         lease,
-        conditions=(
-            _EXISTS,
-            _as_seen(LeaseField.LEASE_OWNER, lease.lease_owner),
-            _as_seen(LeaseField.CHECKPOINT_OWNER, lease.checkpoint_owner),
-        ),
+        conditions=conditions,
         adds={LeaseField.LEASE_COUNTER: 1},
         removes=removes,
     )
