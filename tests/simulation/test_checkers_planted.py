@@ -15,6 +15,7 @@ from shardfleet.domain.leases.changes import (
     rewind,
 )
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.positions.rewinds import RewindRow, RewindState
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.state.kinds import LANES, LOCK, NOTE, SLOT
 from shardfleet.events.delivery import CrashCharged
@@ -173,6 +174,49 @@ def test_a_rewind_under_an_owner_is_found(before, violations):
 
     writes(checker, rewind(FREE, AT_TRIM_HORIZON), before=before, after=renewed(before))
     assert len(found) == violations
+
+
+def rewound(checker, *, records):
+    """Set a shard with two records, both done, back to before the second one."""
+    has_records(checker, 1, 2)
+    first, second = checker.ledger.shards[KEY].entries
+    first.times = second.times = 1
+    before = replace(FREE, checkpoint=second.place)
+    after = replace(before, checkpoint=first.place)
+    writes(checker, rewind(before, first.place), before=before, after=after)
+    checker.ledger.want_again(KEY, after.checkpoint)
+    row = RewindRow(lease_key=KEY, state=RewindState.SET_BACK, records=records)
+    checker.rewind_told(1, ME, row)
+    return second
+
+
+@pytest.mark.parametrize(
+    ("records", "comes", "violations"), [(1, True, 0), (1, False, 1), (2, True, 1)]
+)
+def test_what_was_set_back_and_never_comes_again_or_was_counted_wrongly_is_found(
+    records, comes, violations
+):
+    checker, found = planted(checkers.RewoundComesAgain)
+
+    second = rewound(checker, records=records)
+    if comes:
+        checker.ledger.came_again(second)
+    checker.over(2, keys=())
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_was_set_back_and_has_expired_is_found_unless_it_is_told(is_told):
+    checker, found = planted(checkers.RewoundComesAgain)
+
+    second = rewound(checker, records=1)
+    checker.ledger.trim(3, before_ms=second.put_ms + 1)
+    if is_told:
+        checker.ledger.told_lost(second.shard_id)
+    checker.over(4, keys=())
+
+    assert bool(found) is not is_told
 
 
 def test_an_update_of_a_lease_that_is_not_there_is_found():

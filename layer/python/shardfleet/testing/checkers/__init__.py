@@ -63,6 +63,7 @@ from shardfleet.testing.checkers.records import (
     ParentsBeforeChildren,
     PassedIsKept,
     RepetitionsExplained,
+    RewoundComesAgain,
 )
 from shardfleet.testing.checkers.sleep import (
     OnlyIdleShardsSleep,
@@ -89,6 +90,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     ParentsBeforeChildren,
     CheckpointCoversDone,
     RepetitionsExplained,
+    RewoundComesAgain,
     OnlyTheGuiltyGivenUp,
     PassedIsKept,
     CounterByOne,
@@ -185,6 +187,7 @@ __all__ = [
     "ReplacedStreamIsLeft",
     "RestartedOwnersHandOver",
     "RewindsOnlyUnowned",
+    "RewoundComesAgain",
     "RunLedger",
     "SleepersAreWoken",
     "SleepersCostNoTurns",

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.leases.lease import Lease, LeaseChange
+from shardfleet.domain.positions.rewinds import RewindRow
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.events.base import Event
 from shardfleet.testing.checkers.ledger import RunLedger, SourceRecord
@@ -248,6 +249,9 @@ class Checker:
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """See a diagnostic event."""
+
+    def rewind_told(self, at_ms: int, by: Suspect, row: RewindRow) -> None:
+        """See what an operator is told of a lease that was set back."""
 
     def computed(self, at_ms: int, by: Suspect, *, lasted_ms: int) -> None:
         """See a stretch in which an invocation's processor did one thing only."""

@@ -10,7 +10,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.sequence import (
+    AT_TIMESTAMP,
+    AT_TRIM_HORIZON,
+    ExtendedSequenceNumber,
+)
 
 
 @dataclass(slots=True)
@@ -56,6 +60,11 @@ class SourceRecord:
         """Tell whether nobody needs to handle it any more."""
         return bool(self.times) or self.is_kept or self.is_excused or self.is_trimmed
 
+    @property
+    def place(self) -> ExtendedSequenceNumber:
+        """Return where it stands, as a checkpoint says it."""
+        return ExtendedSequenceNumber(str(self.position[0]), self.position[1])
+
     def __str__(self) -> str:
         return f"{self.key}/{self.number} at {self.position[0]}:{self.position[1]}"
 
@@ -88,6 +97,11 @@ class ShardTruth:
             self.prefix += 1
         return self.entries[self.prefix] if self.prefix < len(self.entries) else None
 
+    def done(self) -> Sequence[SourceRecord]:
+        """Return the records before the first unfinished one."""
+        self.first_unfinished()
+        return self.entries[: self.prefix]
+
 
 class RunLedger:
     """
@@ -100,11 +114,13 @@ class RunLedger:
         lanes: how many calls of a shard may go side by side.
         policy: what becomes of a record that is given up (``on_exhausted``).
         wanted_from_ms: nobody is to be given what was put before, milliseconds of the simulation.
+        wanted_again: by shard, what was done and lies behind the place that it was set back to, by
+            position; what has come again, or is told as lost, is out of it.
 
     """
 
-    def __init__(self) -> None:
-        """Begin with no shards."""
+    def __init__(self, *, began_ms: int = 0) -> None:
+        """Begin with no shards; the simulation began at these epoch milliseconds."""
         self.shards: dict[str, ShardTruth] = {}
         self._by_position: dict[tuple[str, int, int], SourceRecord] = {}
         self._numbers: dict[str, int] = {}
@@ -113,6 +129,11 @@ class RunLedger:
         self.wanted_from_ms = 0
         self.lanes = 1
         self.policy = "stop"
+        self.wanted_again: dict[str, dict[tuple[int, int], SourceRecord]] = {}
+        self._began_ms = began_ms
+        self._trimmed_before_ms = 0
+        # Those set back to the oldest record: what has expired then is not part of that.
+        self._from_oldest: set[str] = set()
 
     def open_shard(self, shard_id: str, parents: Sequence[str]) -> None:
         """Note a new shard; its parents are closed by that."""
@@ -147,13 +168,66 @@ class RunLedger:
         for truth in self.shards.values():
             for entry in truth.entries:
                 entry.is_excused = True
+        self.wanted_again.clear()
+
+    def want_again(self, shard_id: str, target: ExtendedSequenceNumber) -> None:
+        """Note that a shard was set back: what is done of it and lies behind that comes again."""
+        wanted = self.wanted_again.setdefault(shard_id, {})
+        for entry in self.between(shard_id, target, None):
+            if entry.is_done:
+                wanted[entry.position] = entry
+        if target == AT_TRIM_HORIZON:
+            self._from_oldest.add(shard_id)
+        self._forget_none(shard_id)
+
+    def came_again(self, entry: SourceRecord) -> None:
+        """Note that a record was handled, or given up."""
+        wanted = self.wanted_again.get(entry.shard_id)
+        if wanted is not None:
+            wanted.pop(entry.position, None)
+            self._forget_none(entry.shard_id)
+
+    def told_lost(self, shard_id: str) -> None:
+        """Note that somebody was told that records of a shard have expired."""
+        wanted = self.wanted_again.get(shard_id, {})
+        for position, entry in list(wanted.items()):
+            if entry.put_ms < self._trimmed_before_ms:
+                del wanted[position]
+        self._forget_none(shard_id)
+
+    def _forget_none(self, shard_id: str) -> None:
+        if not self.wanted_again.get(shard_id, True):
+            del self.wanted_again[shard_id]
+            self._from_oldest.discard(shard_id)
+
+    def between(
+        self,
+        shard_id: str,
+        since: ExtendedSequenceNumber,
+        through: ExtendedSequenceNumber | None,
+    ) -> Sequence[SourceRecord]:
+        """Return what the stream has behind a place, up to another, or all of it."""
+        entries = [entry for entry in self.shards[shard_id].entries if self._is_there(entry)]
+        if since.sequence_number == AT_TIMESTAMP:
+            from_ms = since.sub_sequence_number - self._began_ms
+            entries = [entry for entry in entries if entry.put_ms >= from_ms]
+        elif not since.is_sentinel:
+            entries = [entry for entry in entries if entry.place > since]
+        if through is None or through.is_shard_end:
+            return entries
+        return [] if through.is_sentinel else [each for each in entries if each.place <= through]
+
+    def _is_there(self, entry: SourceRecord) -> bool:
+        return not entry.is_excused and entry.put_ms >= self._trimmed_before_ms
 
     def trim(self, at_ms: int, *, before_ms: int) -> None:
         """Nobody can handle any more what was put before a moment."""
-        self.trimmed_ms = at_ms
+        self.trimmed_ms, self._trimmed_before_ms = at_ms, before_ms
         for truth in self.shards.values():
             for entry in truth.entries:
                 entry.is_trimmed = entry.put_ms < before_ms and not entry.is_done
+        for shard_id in sorted(self._from_oldest):
+            self.told_lost(shard_id)
 
     def find(self, shard_id: str, sequence_number: str, sub: int) -> SourceRecord | None:
         """Find a record by where it stands."""

@@ -17,7 +17,6 @@ from shardfleet.testing.checkers.checker import (
     Suspect,
 )
 
-_OPERATOR = "operator"
 # Kinesis Client Library 3: a leader forces a handover after 30 s (protocol.md §3.5).
 _PATIENCE_MS = 30_000
 # What has stood still for so long has expired; a KCL leader looks once in so long (§1.7, §3.1).
@@ -32,6 +31,11 @@ _AT_BEGINNING_MS = 8_000
 def _is_java(by: Suspect) -> bool:
     """Tell a worker of Java's from managers, who have no owner's name, and from workers of ours."""
     return bool(by.worker_id) and by.execution == (0, 0)
+
+
+def _is_operator(by: Suspect) -> bool:
+    """Tell a person's command from managers."""
+    return by.name.partition("#")[0] == "operator"
 
 
 class NobodyIsRobbed(Checker):
@@ -97,7 +101,7 @@ class NobodyIsRobbed(Checker):
         ended_ms = self._ended.get(owner or "", -1)
         is_over = ended_ms >= max(0, self._renewed.get((key, owner or ""), 0))
         age_ms = write.at_ms - self._kept[key][1]
-        is_free = is_forced or is_over or write.by.name == _OPERATOR or self._is_of_the_kcl(write)
+        is_free = is_forced or is_over or _is_operator(write.by) or self._is_of_the_kcl(write)
         if age_ms < 3 * self.renew_ms and not is_free:
             text = f"{write.by.name} wrote {operation} to a lease of {owner}, {age_ms} ms old"
             self.found(write.at_ms, key, text)
@@ -273,7 +277,7 @@ class RestartedOwnersHandOver(Checker):
         by, began_ms, faults = self._inherited.pop(key, (write.by, 0, 0))
         waited_ms = write.at_ms - began_ms
         is_alive = by.worker_id != write.by.worker_id and len(by.faults) == faults
-        if is_alive and waited_ms > _AT_BEGINNING_MS and write.by.name != _OPERATOR:
+        if is_alive and waited_ms > _AT_BEGINNING_MS and not _is_operator(write.by):
             text = f"{by.name} began {waited_ms} ms ago and left its handover to {write.by.name}"
             self.found(write.at_ms, key, text)
 
@@ -310,7 +314,7 @@ class OnlyTheHarmedLose(Checker):
         before, after, key = write.before, write.after, write.change.lease_key
         if write.change.operation in ("renew", "checkpoint"):
             self._renewed[key] = write.by.worker_id
-        elif write.by.name == _OPERATOR:
+        elif _is_operator(write.by):
             self._renewed.pop(key, None)
         if before is None or after is None or write.change.operation != "assign":
             return

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardfleet.domain.delivery.attempts import POLICIES
+from shardfleet.domain.positions.rewinds import RewindRow
 from shardfleet.engine.state.kinds import NOTE
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import CrashCharged, RecordSkipped
@@ -224,6 +225,45 @@ class RepetitionsExplained(Checker):
             or self._failed.get((entry.by, entry.shard_id), -1) >= 0
             or any((entry.shard_id, who.worker_id) in self._moved for who in (before, by))
         )
+
+
+class RewoundComesAgain(Checker):
+    """
+    After a rewind all from there is handled again or told as lost, and the operator's count is so.
+
+    With lanes the count has what was done ahead of the checkpoint as well.
+    """
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with nothing set back."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        # (command, lease) -> records up to the checkpoint, and all that were done
+        self._promised: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Count what comes again."""
+        before, after, key = write.before, write.after, write.change.lease_key
+        if write.change.operation == "rewind" and before is not None and after is not None:
+            through = self.ledger.between(key, after.checkpoint, before.checkpoint)
+            done = sum(each.is_done for each in self.ledger.between(key, after.checkpoint, None))
+            self._promised[write.by.name, key] = (len(through), done)
+
+    def rewind_told(self, at_ms: int, by: Suspect, row: RewindRow) -> None:
+        """Compare what an operator is told with what is in the stream."""
+        key = row.lease_key
+        through, done = self._promised[by.name, key]
+        most = done if self.ledger.lanes > 1 else through
+        if row.complete and not through <= row.records <= max(through, most):
+            text = f"{by.name} is told that {row.records} records come again; {through} do"
+            self.found(at_ms, key, text)
+
+    def over(self, at_ms: int, *, keys: Sequence[str]) -> None:
+        """Look for what never came."""
+        del keys
+        for shard_id, wanted in sorted(self.ledger.wanted_again.items()):
+            first = wanted[min(wanted)]
+            text = f"it was set back, and {len(wanted)} records never came again: {first} first"
+            self.found(at_ms, shard_id, text)
 
 
 class OnlyTheGuiltyGivenUp(Checker):

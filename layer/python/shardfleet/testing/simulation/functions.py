@@ -16,13 +16,21 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import ManagerPorts
-from shardfleet.engine.ports import Clock, HandlerRunner, Kcl3Store, WorkerLauncher
+from shardfleet.engine.ports import (
+    Clock,
+    EventSink,
+    HandlerRunner,
+    Kcl3Store,
+    LeaseStore,
+    WorkerLauncher,
+)
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events.base import Event
-from shardfleet.events.delivery import RecordSkipped
+from shardfleet.events.delivery import PositionLost, RecordSkipped
+from shardfleet.events.worker import ShardExpired
 from shardfleet.testing.memory import MemoryKcl3Store, MemoryStateStore, SeededEntropy
 from shardfleet.testing.simulation.actors import Actor, KilledError
 from shardfleet.testing.simulation.java_leader import Kcl3Access, Kcl3World
@@ -94,6 +102,8 @@ class _Sink:
             return
         if isinstance(event, RecordSkipped):
             pass_by(self._actor, self._around, event)
+        if isinstance(event, PositionLost | ShardExpired):
+            self._around.ledger.told_lost(event.lease_key)
         self._around.tell(self._actor, event)
 
 
@@ -128,6 +138,31 @@ class Services:
     lease_outage: Outage
     state_outage: Outage
     kcl3: Kcl3World | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """
+    Somebody at a command line, with the rights of an operator.
+
+    Attributes:
+        actor: the process of the command.
+        clock: of its machine.
+        entropy: for its back-offs.
+        leases: the lease table.
+        state: the fleet-state table.
+        stream: the stream.
+        events: what the command is told by the engine.
+
+    """
+
+    actor: Actor
+    clock: Clock
+    entropy: SeededEntropy
+    leases: LeaseStore
+    state: FleetState
+    stream: FaultyStream
+    events: EventSink
 
 
 class Functions:
@@ -231,6 +266,32 @@ class Functions:
         )
         self._start(actor, peer.run(), _FOREVER_MS)
         return actor
+
+    def person(self, name: str) -> Person:
+        """Begin a command of somebody's; nobody but its own calls freezes or kills it."""
+        actor = self._new_actor(name, "")
+        clock = ActorClock(actor, self._around)
+        return Person(
+            actor=actor,
+            clock=clock,
+            entropy=self._entropy(actor),
+            leases=self._leases(actor),
+            state=FleetState(self._state(actor), clock),
+            stream=self._stream(actor),
+            events=_Sink(actor, self._around),
+        )
+
+    async def run_by(self, person: Person, command: Coroutine[Any, Any, None]) -> None:
+        """Run a command to its end, or its death; an error that nobody foresaw is a violation."""
+        actor = person.actor
+        actor.start(command)
+        await asyncio.wait([actor.ended])
+        error = actor.ended.exception()
+        if error is not None:
+            text = f"{type(error).__name__}: {error}"
+            for checker in self._around.checkers:
+                checker.turn_over(self._around.now_ms, actor, left=(), error=text)
+        actor.kill()
 
     def _begin_worker(self, given: SlotInput) -> Actor:
         actor = self._new_actor(given.slot_id, self.worker_id(given.slot_id))

@@ -1,9 +1,8 @@
 """
-Other hands on the lease table: an operator who rewinds, and a tool that stores checkpoints.
+Other hands on the lease table: a tool that stores checkpoints, and a stranger who spoils rows.
 
-An operator evicts a lease, waits a moment, and sets it back on the condition that nobody has it
-(protocol.md L12). A tool of another making stores progress and leaves the counter alone, as
-kcl-rust does: the monotonic guard is there for that (hazard H8).
+A tool of another making stores progress and leaves the counter alone, as kcl-rust does: the
+monotonic guard is there for that (hazard H8).
 """
 
 from __future__ import annotations
@@ -12,14 +11,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from shardfleet.domain.leases import changes as lease_changes
-from shardfleet.domain.leases.lease import Applied, ChangeKind, LeaseChange
-from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.testing.checkers import SourceRecord
+from shardfleet.domain.leases.lease import ChangeKind, LeaseChange
+from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.tables import LeaseTable
 
-_THINKS_MOST_S = (0.1, 20.0)
 _GARBLED_S = (1.0, 10.0, 60.0)
 
 
@@ -36,40 +32,14 @@ class _Person:
 
 
 class OtherHands:
-    """
-    Everybody who writes to the lease table and is neither manager nor worker.
+    """Everybody who writes to the lease table by no code of ours."""
 
-    Attributes:
-        rewound: leases that were set back: their shards must stay readable.
-
-    """
-
-    def __init__(
-        self,
-        around: Surroundings,
-        table: LeaseTable,
-        is_listed: Callable[[str], bool],
-        *,
-        only_finished: bool = False,
-    ) -> None:
-        """
-        Begin with nothing touched.
-
-        Args:
-            around: what everything shares.
-            table: of leases.
-            is_listed: tells whether the stream has a shard still.
-            only_finished: the operator sets back finished leases only.
-
-        """
-        self.rewound: set[str] = set()
+    def __init__(self, around: Surroundings, table: LeaseTable) -> None:
+        """Begin with nothing touched."""
         self._around = around
         self._table = table
-        self._is_listed = is_listed
         self._chance = around.chance("hands")
-        self._only_finished = only_finished
         self._hole: str | None = None
-        self._operator = _Person("operator")
         self._tool = _Person("tool")
 
     async def run(self) -> None:
@@ -77,7 +47,7 @@ class OtherHands:
         faults = self._around.faults
         while True:
             await asyncio.sleep(1)
-            for key, lease in sorted(self._table.store.leases.items()):
+            for key in sorted(self._table.store.leases):
                 if faults.strike("malformed_lease", key):
                     self._around.spawn(self._garble(key), f"garble {key}")
                 if faults.strike("foreign_checkpoint", key):
@@ -86,9 +56,6 @@ class OtherHands:
                     self._delete_by_mistake(key)
                 if not self._has_followers(key) and faults.strike("lease_deleted", key):
                     self._delete_by_mistake(key)
-                is_meant = lease.is_finished or not self._only_finished
-                if is_meant and self._is_listed(key) and faults.strike("rewind", key):
-                    self._around.spawn(self._rewind(key), f"rewind {key}")
 
     async def _garble(self, key: str) -> None:
         """Make a row unreadable, until somebody has mended it."""
@@ -108,10 +75,12 @@ class OtherHands:
     def _store_progress(self, key: str) -> None:
         """Store how far the shard is truly done, without a look at counter or owner."""
         leases, truth = self._table.store.leases, self._around.ledger.shards[key]
-        lease, done = leases[key], self._done(key)
-        if lease.is_finished or not done or done[-1].is_excused:
+        lease, done = leases[key], truth.done()
+        # What an operator wants again is not done.
+        is_set_back = key in self._around.ledger.wanted_again
+        if lease.is_finished or not done or done[-1].is_excused or is_set_back:
             return
-        reached = _position(done[-1])
+        reached = done[-1].place
         is_over = truth.first_unfinished() is None and truth.children
         if is_over and leases.keys() >= set(truth.children):
             reached = AT_SHARD_END
@@ -149,33 +118,3 @@ class OtherHands:
         )
         self._around.log(self._tool.name, "deletes", key)
         self._table.delete_by_hand(change, self._tool)
-
-    async def _rewind(self, key: str) -> None:
-        """Evict the lease, think, and set it back if it is still as it was left."""
-        done = self._done(key)
-        target = AT_TRIM_HORIZON
-        # A fleet that began at the tip is not set back to before it.
-        handled = [entry for entry in done if not entry.is_excused]
-        if len(handled) < len(done) or self._chance.randrange(2):
-            if not handled:
-                return
-            target = _position(self._chance.choice(handled))
-        # Before the first write: retention must not take what is to be read again.
-        self.rewound.add(key)
-        lease = self._table.store.leases[key]
-        evicted = await self._table.apply(lease_changes.evict(lease), self._operator)
-        if not isinstance(evicted, Applied):
-            return
-        await asyncio.sleep(self._chance.uniform(0, self._chance.choice(_THINKS_MOST_S)))
-        change = lease_changes.rewind(evicted.lease, target)
-        result = await self._table.apply(change, self._operator)
-        self._around.log(self._operator.name, "rewinds", key, target, "->", result)
-
-    def _done(self, key: str) -> Sequence[SourceRecord]:
-        truth = self._around.ledger.shards[key]
-        truth.first_unfinished()
-        return truth.entries[: truth.prefix]
-
-
-def _position(entry: SourceRecord) -> ExtendedSequenceNumber:
-    return ExtendedSequenceNumber(str(entry.position[0]), entry.position[1])

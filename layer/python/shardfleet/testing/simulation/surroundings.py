@@ -62,7 +62,7 @@ class Surroundings:
         self.faults = faults
         self.loop = cast("VirtualTimeLoop", asyncio.get_running_loop())
         self.clock = VirtualClock()
-        self.ledger = RunLedger()
+        self.ledger = RunLedger(began_ms=self.clock.start_ms)
         self.lines: list[str] = []
         self.calls: Counter[str] = Counter()
         self.violations: list[Violation] = []

@@ -36,6 +36,7 @@ class LeaseTable:
         store: the truth.
         owner_changes: how often a lease changed hands.
         created: called with each lease as it is created.
+        set_back: called with each lease as an operator has set it back.
         requests: what came over a wire, by operation: nothing, in memory.
 
     """
@@ -45,6 +46,7 @@ class LeaseTable:
         self.store = MemoryLeaseStore()
         self.owner_changes = 0
         self.created: Callable[[Lease], None] = lambda _lease: None
+        self.set_back: Callable[[Lease], None] = lambda _lease: None
         self.requests: Counter[str] = Counter()
         self._around = around
         self._past: dict[str, deque[tuple[int, Lease | None]]] = {}
@@ -102,6 +104,8 @@ class LeaseTable:
         if before is None and after is not None:
             self.created(after)
         self._around.wrote(by, change, before=before, after=after)
+        if change.operation == "rewind" and after is not None:
+            self.set_back(after)
 
     def as_of(self, behind_most_ms: int) -> Sequence[Lease]:
         """Return leases by key, each as it was at some moment of its own in the recent past."""

@@ -196,6 +196,7 @@ def take_effect(actor: Actor, around: Surroundings, record: Record, *, call: int
     for seen in around.seers["record_handled"]:
         seen(handled)
     entry.times, entry.by, entry.at_ms = entry.times + 1, actor.name, now_ms
+    around.ledger.came_again(entry)
     around.log(actor.name, "handled", entry.shard_id, entry, f"time {entry.times}")
 
 
@@ -238,6 +239,7 @@ def give_up(actor: Actor, around: Surroundings, entry: SourceRecord, *, attempts
     for checker in around.checkers:
         checker.record_kept(around.now_ms, actor, entry, attempts=attempts)
     entry.is_kept = True
+    around.ledger.came_again(entry)
     around.log(actor.name, "given up", entry.shard_id, entry)
 
 

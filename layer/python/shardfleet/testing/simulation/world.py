@@ -25,6 +25,7 @@ from shardfleet.testing.memory_stream import DAY_MS, MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.functions import Functions, Services
 from shardfleet.testing.simulation.java_leader import kcl3_world
+from shardfleet.testing.simulation.operating import RewindingPerson
 from shardfleet.testing.simulation.outside_writers import OtherHands
 from shardfleet.testing.simulation.pauser import Pauser
 from shardfleet.testing.simulation.state_machine import StateMachine
@@ -39,6 +40,7 @@ _JUMP_MS = 3_600_000
 # Longer than an invocation lasts, so that what is put until then is left unread.
 _LEFT_AWAKE_S = 200.0
 _LEFT_S = 25 * 3_600.0
+_BETWEEN_S = 180.0
 # At once; the most are what one answer of GetRecords holds, 10 MiB.
 _BOMBS = (10, 40)
 _SHARDS_LEAST = 8
@@ -255,13 +257,19 @@ class World:
             handlers_overlap=shape.handlers_overlap,
         )
         self._machine = StateMachine(around, self.functions, loops_most=shape.loops_most)
-        self._hands = OtherHands(
+        self._hands = OtherHands(around, self.leases)
+        self._rewinder = RewindingPerson(
             around,
+            self.functions,
             self.leases,
-            self.stream.is_listed,
+            config=shape.config,
+            is_listed=self.stream.is_listed,
             only_finished=shape.rewinds_finished,
         )
         self.leases.created = self._excuse
+        self.leases.set_back = lambda lease: around.ledger.want_again(
+            lease.lease_key, lease.checkpoint
+        )
         around.ledger.lanes = shape.config.parallelism
         around.ledger.policy = shape.config.on_exhausted
         around.ledger.wanted_from_ms = round(shape.instant_s * 1000)
@@ -299,6 +307,7 @@ class World:
         else:
             # A worker of Java's has no guard against what a tool has stored.
             busy.append(around.spawn(self._hands.run(), "other hands"))
+            busy.append(around.spawn(self._rewinder.run(), "rewinds"))
         if shape.pauses_every_s:
             state = FleetState(self._state, around.clock)
             pauser = Pauser(around, state, lambda: list(self.leases.store.leases))
@@ -326,24 +335,43 @@ class World:
         self._end()
 
     async def _stand_still(self) -> None:
-        """Let nothing be invoked for so long that what is unread then is trimmed."""
+        """
+        Let nothing be invoked for so long that what is unread then is trimmed.
+
+        Half of the time in two parts: what is set back between them expires in the second one,
+        and the shard was read to its tip less than a day before.
+        """
+        around, parts = self._around, 1
+        put_before_ms = around.now_ms
+        if around.chance("left").randrange(2):
+            parts = 2
+            await self._nobody_invokes(_LEFT_S / parts, trims=False)
+            await asyncio.sleep(_BETWEEN_S)
+        paused = await self._rewinder.leave_set_back(put_before_ms)
+        await self._nobody_invokes(_LEFT_S / parts, trims=True)
+        await self._rewinder.resume(paused)
+        await asyncio.sleep(_MINUTE_S)
+
+    async def _nobody_invokes(self, duration_s: float, *, trims: bool) -> None:
         around, functions = self._around, self.functions
         around.log("world", "nothing is invoked from here on")
         functions.is_reachable.clear()
         await asyncio.sleep(_LEFT_AWAKE_S)
         self._is_awake.clear()
-        await asyncio.sleep(_LEFT_S)
-        self.left_ms = round(_LEFT_S * 1000)
-        around.ledger.trim(around.now_ms, before_ms=around.now_ms - DAY_MS)
+        await asyncio.sleep(duration_s)
+        self.left_ms += round(duration_s * 1000)
+        if trims:
+            around.ledger.trim(around.now_ms, before_ms=around.now_ms - DAY_MS)
         for actor in functions.latest.values():
             actor.suffered("nobody was invoked")
         around.log("world", "functions are invoked again")
         functions.is_reachable.set()
         self._is_awake.set()
-        await asyncio.sleep(_MINUTE_S)
 
     def _is_behind(self) -> bool:
-        """Tell whether any record put until a moment ago is unfinished."""
+        """Tell whether any record put until a moment ago is unfinished, or wanted again."""
+        if self._rewinder.is_at_work or self._around.ledger.wanted_again:
+            return True
         latest_ms = self._around.now_ms - (10_000 if self._puts else 0)
         return any(entry.put_ms <= latest_ms for entry in self._around.ledger.unfinished())
 
@@ -446,7 +474,7 @@ class World:
         await self._begun.wait()
         while True:
             await asyncio.sleep(self._chance.uniform(0.1, 1.0) * self._shape.forget_most_s)
-            self.stream.forget(but=self._hands.rewound)
+            self.stream.forget(but=self._rewinder.rewound)
 
     async def _schedule(self) -> None:
         """Invoke the manager each minute, more or less, now and then not or twice."""
