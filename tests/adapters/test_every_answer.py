@@ -26,7 +26,7 @@ from shardfleet.adapters.window_states import S3WindowStates
 from shardfleet.domain.leases import changes
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON
-from shardfleet.domain.refusals import CODES, Refusal
+from shardfleet.domain.refusals import CODES, RefusalKind
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import (
     KeyDenied,
@@ -173,40 +173,44 @@ CALLS = {
 }
 # Statuses without a code, each as botocore reads it: the status for the code.
 STATUSES = {
-    **dict.fromkeys((301, 307, 400, 401, 403, 404, 405, 407, 409, 411, 412), Refusal.STRANGE),
-    **dict.fromkeys((413, 414, 415, 417, 418, 421, 422, 423, 425, 431, 451, 499), Refusal.STRANGE),
-    **dict.fromkeys((408, 500, 501, 502, 503, 504, 505, 507, 509, 520, 522, 529), Refusal.BROKEN),
-    429: Refusal.BUSY,
+    **dict.fromkeys((301, 307, 400, 401, 403, 404, 405, 407, 409, 411, 412), RefusalKind.STRANGE),
+    **dict.fromkeys(
+        (413, 414, 415, 417, 418, 421, 422, 423, 425, 431, 451, 499), RefusalKind.STRANGE
+    ),
+    **dict.fromkeys(
+        (408, 500, 501, 502, 503, 504, 505, 507, 509, 520, 522, 529), RefusalKind.BROKEN
+    ),
+    429: RefusalKind.BUSY,
 }
 MORE = {
-    "KMSThrottlingException": Refusal.BUSY,
-    "KmsAccessDeniedException": Refusal.KEY_DENIED,
-    "KMS.DisabledException": Refusal.KEY_DENIED,
-    "KMSInvalidStateException": Refusal.KEY_DENIED,
-    "SomethingNobodyKnows": Refusal.ODD,
+    "KMSThrottlingException": RefusalKind.BUSY,
+    "KmsAccessDeniedException": RefusalKind.KEY_DENIED,
+    "KMS.DisabledException": RefusalKind.KEY_DENIED,
+    "KMSInvalidStateException": RefusalKind.KEY_DENIED,
+    "SomethingNobodyKnows": RefusalKind.ODD,
 }
 ANSWERS = [
     *((code, 400, meaning) for code, meaning in (CODES | MORE).items()),
     *((str(status), status, meaning) for status, meaning in STATUSES.items()),
-    ("SomethingNobodyKnows", 503, Refusal.BROKEN),
-    ("SomethingNobodyKnows", 429, Refusal.BUSY),
+    ("SomethingNobodyKnows", 503, RefusalKind.BROKEN),
+    ("SomethingNobodyKnows", 429, RefusalKind.BUSY),
 ]
 # What is raised, and of what is doubted, the verdict; by what it means: of a read, of a write.
 COMES_TO = {
-    Refusal.BUSY: ((Throttled, None), (Throttled, None)),
-    Refusal.BROKEN: ((Throttled, None), (OutcomeUnknown, None)),
-    Refusal.UNTRUSTED: ((Unsettled, RightMissing), (Unsettled, RightMissing)),
-    Refusal.DENIED: ((Unsettled, RightMissing), (Unsettled, RightMissing)),
-    Refusal.KEY_DENIED: ((Unsettled, KeyDenied), (Unsettled, KeyDenied)),
-    Refusal.ODD: ((Unsettled, ShardfleetError), (Unsettled, ShardfleetError)),
-    Refusal.STRANGE: ((Unsettled, ShardfleetError), (OutcomeUnknown, None)),
+    RefusalKind.BUSY: ((Throttled, None), (Throttled, None)),
+    RefusalKind.BROKEN: ((Throttled, None), (OutcomeUnknown, None)),
+    RefusalKind.UNTRUSTED: ((Unsettled, RightMissing), (Unsettled, RightMissing)),
+    RefusalKind.DENIED: ((Unsettled, RightMissing), (Unsettled, RightMissing)),
+    RefusalKind.KEY_DENIED: ((Unsettled, KeyDenied), (Unsettled, KeyDenied)),
+    RefusalKind.ODD: ((Unsettled, ShardfleetError), (Unsettled, ShardfleetError)),
+    RefusalKind.STRANGE: ((Unsettled, ShardfleetError), (OutcomeUnknown, None)),
 }
 # Other meanings of a code that the table has.
 OWN = {("a seal in S3", "AccessDenied")}  # Then it is looked whether there is anything to read.
 
 
 def test_every_meaning_is_answered_and_there_are_so_many_cells():
-    assert {meaning for *_, meaning in ANSWERS} == set(Refusal) == set(COMES_TO)
+    assert {meaning for *_, meaning in ANSWERS} == set(RefusalKind) == set(COMES_TO)
     assert len(CALLS) * len(ANSWERS) > 3_000
 
 

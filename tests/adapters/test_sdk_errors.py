@@ -13,7 +13,7 @@ from shardfleet.adapters.clients.aws_clients import WRITE_TIMEOUT_S, AwsClients
 from shardfleet.adapters.sdk_errors import SdkCall
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Applied, Lease
-from shardfleet.domain.refusals import CODES, Refusal
+from shardfleet.domain.refusals import CODES, RefusalKind
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import (
     ConfigurationError,
@@ -99,7 +99,7 @@ def test_a_write_that_was_never_sent_is_not_applied(monkeypatch, what):
         run(WRITES[what][0](tables))
 
 
-@pytest.mark.parametrize("code", sorted(c for c, what in CODES.items() if what is Refusal.BUSY))
+@pytest.mark.parametrize("code", sorted(c for c, what in CODES.items() if what is RefusalKind.BUSY))
 def test_a_throttled_write_is_not_applied_and_was_sent_once(tables_at, code):
     with tables_at(error(code)) as (tables, service):
         with pytest.raises(Throttled, match=code):

@@ -4,12 +4,12 @@ import pytest
 
 from shardfleet.cli import app as application
 from shardfleet.cli.app import EXIT_FAILED, EXIT_WRONG_INPUT
-from shardfleet.domain.refusals import Refusal
+from shardfleet.domain.refusals import RefusalKind
 from tests.engine.single_answers import KINDS, LANDED, answer
 
 # A person's to mend are rights and credentials; of anything else the command is given again.
 EXITS = dict.fromkeys(KINDS, EXIT_FAILED) | dict.fromkeys(
-    (Refusal.UNTRUSTED, Refusal.DENIED, Refusal.KEY_DENIED), EXIT_WRONG_INPUT
+    (RefusalKind.UNTRUSTED, RefusalKind.DENIED, RefusalKind.KEY_DENIED), EXIT_WRONG_INPUT
 )
 
 

@@ -23,7 +23,7 @@ from shardfleet.domain.refusals import (
     DOUBTED_TIMES,
     STATUSES,
     Doubt,
-    Refusal,
+    RefusalKind,
     error_of,
     refusal_of,
 )
@@ -68,7 +68,7 @@ OTHERS_CODES = {
     "TooManyRequestsException",
     "TransactionInProgressException",
 }
-PASSES = (Refusal.BUSY, Refusal.BROKEN)
+PASSES = (RefusalKind.BUSY, RefusalKind.BROKEN)
 
 
 def of_the_legacy_table():
@@ -223,7 +223,7 @@ def test_what_lambda_refuses_for_is_in_one_list_only():
 
 
 def test_a_verdict_is_told_by_its_own_name_and_survives_a_process():
-    error = error_of(Refusal.KEY_DENIED, "PutRecords", writes=True)
+    error = error_of(RefusalKind.KEY_DENIED, "PutRecords", writes=True)
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
     assert str(again) == str(error) == str(error.verdict)
     assert kind_of(again) == "KeyDenied"
@@ -233,7 +233,7 @@ def test_a_verdict_is_told_by_its_own_name_and_survives_a_process():
 
 
 def test_it_is_believed_when_it_has_lasted_and_not_after_a_sleep_in_between():
-    denied, doubt = error_of(Refusal.DENIED, "GetItem", writes=False), Doubt()
+    denied, doubt = error_of(RefusalKind.DENIED, "GetItem", writes=False), Doubt()
     # A sandbox that was frozen for an hour has asked twice.
     assert not doubt.believes(denied, 0)
     assert not doubt.believes(denied, 3_600_000)

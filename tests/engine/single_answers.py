@@ -8,17 +8,17 @@ raise for a refusal: what the adapters make of each code and status is tested in
 
 from dataclasses import dataclass
 
-from shardfleet.domain.refusals import Refusal, error_of, refusal_of
+from shardfleet.domain.refusals import RefusalKind, error_of, refusal_of
 
 # One (code, status) for each: HTTP's where there is no code.
 ANSWERS = {
-    Refusal.BUSY: ("ThrottlingException", 400),
-    Refusal.BROKEN: ("InternalServerError", 500),
-    Refusal.UNTRUSTED: ("InvalidSignatureException", 400),
-    Refusal.DENIED: ("AccessDeniedException", 400),
-    Refusal.KEY_DENIED: ("KMSAccessDeniedException", 400),
-    Refusal.ODD: ("StrangeException", 400),
-    Refusal.STRANGE: ("403", 403),
+    RefusalKind.BUSY: ("ThrottlingException", 400),
+    RefusalKind.BROKEN: ("InternalServerError", 500),
+    RefusalKind.UNTRUSTED: ("InvalidSignatureException", 400),
+    RefusalKind.DENIED: ("AccessDeniedException", 400),
+    RefusalKind.KEY_DENIED: ("KMSAccessDeniedException", 400),
+    RefusalKind.ODD: ("StrangeException", 400),
+    RefusalKind.STRANGE: ("403", 403),
 }
 LANDED = "BROKEN, and carried out"
 KINDS = (*ANSWERS, LANDED)
@@ -36,7 +36,7 @@ WRITES = {
 
 def answer(kind, call, *, writes):
     """Return what an adapter raises."""
-    code, status = ANSWERS[Refusal.BROKEN if kind == LANDED else kind]
+    code, status = ANSWERS[RefusalKind.BROKEN if kind == LANDED else kind]
     return error_of(refusal_of(code, status), f"{call}: {code}: no", writes=writes)
 
 

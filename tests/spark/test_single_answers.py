@@ -6,7 +6,7 @@ The calls are those of a query that begins, finds records, stores and reads seal
 
 import pytest
 
-from shardfleet.domain.refusals import DOUBTED_MS, Refusal
+from shardfleet.domain.refusals import DOUBTED_MS, RefusalKind
 from shardfleet.errors import RightMissing, Unsettled
 from tests.engine.single_answers import KINDS, LANDED, answer
 from tests.spark.test_source_driver import in_query
@@ -67,7 +67,7 @@ def test_one_answer_to_one_call_of_a_query_costs_no_record_and_no_batch(role, ca
 @pytest.mark.parametrize("call", ["get_records", "list_shards"])
 def test_a_right_that_stays_missing_ends_a_waiting_query_with_its_name(call):
     """A probe or a listing that is refused is made again, and no batch would ever tell."""
-    fault = Fault(call, Refusal.DENIED, lasts=True)
+    fault = Fault(call, RefusalKind.DENIED, lasts=True)
 
     async def wait(query, start):
         for _ in range(10 * DOUBTED_MS // 200):
@@ -87,7 +87,7 @@ def test_a_right_that_stays_missing_ends_a_waiting_query_with_its_name(call):
 
 @pytest.mark.parametrize("call", ["get", "put"])
 def test_a_task_whose_right_stays_missing_names_it(call):
-    fault = Fault(call, Refusal.DENIED, lasts=True)
+    fault = Fault(call, RefusalKind.DENIED, lasts=True)
 
     async def scenario(query):
         start = await query.driver.initial()

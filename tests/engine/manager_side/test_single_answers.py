@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from shardfleet.domain.refusals import Refusal
+from shardfleet.domain.refusals import RefusalKind
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import RightMissing
@@ -25,7 +25,7 @@ ASKED_AGAIN = "it is asked again in the same turn, and nothing is told as failed
 AGAIN_LATER = "one slot waits for the next turn, and that is told"
 NEXT_TURN = "the turn is done but for this, and told as failed; the next one does the rest"
 # Of a write of which nobody can say whether it was done; every other answer is ASKED_AGAIN.
-UNKNOWN = (Refusal.BROKEN, Refusal.STRANGE, LANDED)
+UNKNOWN = (RefusalKind.BROKEN, RefusalKind.STRANGE, LANDED)
 OUTCOMES = {
     "launcher.start": AGAIN_LATER,
     "leases.apply assign": NEXT_TURN,
@@ -111,7 +111,7 @@ def cost_of(fleet):
 
 
 def test_the_cells_are_of_every_call_and_every_kind_of_answer():
-    assert set(KINDS) == {*Refusal, LANDED}
+    assert set(KINDS) == {*RefusalKind, LANDED}
     assert OUTCOMES.keys() <= set(calls())
     assert len(CELLS) >= 30 * len(KINDS)
 
@@ -128,7 +128,7 @@ def test_one_answer_to_one_call_ends_no_invocation(call, kind):
 
 @pytest.mark.parametrize("call", ["state.write lock", "state.read lock"])
 def test_a_right_to_the_lock_that_stays_missing_is_named_at_the_invocation_s_end(call):
-    fault = Fault(call, Refusal.DENIED, lasts=True)
+    fault = Fault(call, RefusalKind.DENIED, lasts=True)
     with pytest.raises(RightMissing, match=r"AccessDenied.*role"):
         played(fault)
     assert fault.given > RUN_MS // 10_000
@@ -139,7 +139,7 @@ def test_an_answer_that_stays_ends_no_invocation_and_every_turn_tells_it(call):
     """What one call is refused for good keeps no other from being made."""
     if call.endswith(" lock"):
         return
-    fault = Fault(call, Refusal.ODD, lasts=True)
+    fault = Fault(call, RefusalKind.ODD, lasts=True)
     fleet, _ = played(fault)
     kinds = ("ManagerTurnFailed", "SlotUpkeepFailed", "ManagerLockedOut")
     told = [event for kind in kinds for event in fleet.named(kind)]

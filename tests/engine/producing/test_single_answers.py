@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.domain.refusals import Refusal
+from shardfleet.domain.refusals import RefusalKind
 from shardfleet.errors import KeyDenied, RightMissing, ShardfleetError, StreamGone, Throttled
 from shardfleet.testing.clock import run_virtual
 from tests.engine.producing.memory_stream import MemoryStream
@@ -12,10 +12,10 @@ from tests.engine.single_answers import KINDS, LANDED, answer
 
 # What is raised once give_up_ms are over.
 VERDICTS = {
-    **dict.fromkeys((Refusal.BUSY, Refusal.BROKEN, Refusal.STRANGE), Throttled),
-    **dict.fromkeys((Refusal.UNTRUSTED, Refusal.DENIED), RightMissing),
-    Refusal.KEY_DENIED: KeyDenied,
-    Refusal.ODD: ShardfleetError,
+    **dict.fromkeys((RefusalKind.BUSY, RefusalKind.BROKEN, RefusalKind.STRANGE), Throttled),
+    **dict.fromkeys((RefusalKind.UNTRUSTED, RefusalKind.DENIED), RightMissing),
+    RefusalKind.KEY_DENIED: KeyDenied,
+    RefusalKind.ODD: ShardfleetError,
 }
 
 

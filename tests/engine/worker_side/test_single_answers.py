@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 
-from shardfleet.domain.refusals import DOUBTED_MS, Refusal
+from shardfleet.domain.refusals import DOUBTED_MS, RefusalKind
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.events.delivery import ConsumerFailed
@@ -102,7 +102,7 @@ CELLS = [
 
 
 def test_the_cells_are_of_every_call_and_every_kind_of_answer():
-    assert set(KINDS) == {*Refusal, LANDED}
+    assert set(KINDS) == {*RefusalKind, LANDED}
     assert len(CELLS) >= 36 * len(KINDS)
 
 
@@ -119,7 +119,7 @@ def test_one_answer_to_one_call_fails_no_turn_and_delays_no_neighbour(call, kind
 
 @pytest.mark.parametrize("call", ["source.page", "leases.apply checkpoint", "leases.keys_owned_by"])
 def test_a_right_that_stays_missing_ends_the_turn_with_its_name_once_it_is_believed(call):
-    fault = Fault(call, Refusal.DENIED, lasts=True, from_ms=UNDER_WAY_MS)
+    fault = Fault(call, RefusalKind.DENIED, lasts=True, from_ms=UNDER_WAY_MS)
 
     life, outcome = played(fault, turn_ms=200_000)
     assert outcome is TurnOutcome.FAILED
@@ -131,7 +131,7 @@ def test_a_right_that_stays_missing_ends_the_turn_with_its_name_once_it_is_belie
 
 def test_an_answer_that_stays_stops_its_shard_and_no_other():
     """No table knows the code: after a minute the shard rests, longer each time, and is told."""
-    fault = Fault(f"source.page {key(ILL)}", Refusal.ODD, lasts=True, from_ms=UNDER_WAY_MS)
+    fault = Fault(f"source.page {key(ILL)}", RefusalKind.ODD, lasts=True, from_ms=UNDER_WAY_MS)
     life, outcome = played(fault, turn_ms=150_000)
     assert outcome is TurnOutcome.CONTINUE
     assert life.world.told(ConsumerFailed)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shardfleet.domain.refusals import Refusal, error_of, has_code, refusal_of
+from shardfleet.domain.refusals import RefusalKind, error_of, has_code, refusal_of
 from shardfleet.errors import ShardfleetError, Throttled, Unsettled
 from shardfleet.values import dataclass
 
@@ -135,12 +135,12 @@ class SdkCall:
         if code in self.codes:
             return self.codes[code](text)
         refusal = refusal_of(code, status)
-        if refusal is Refusal.STRANGE:
+        if refusal is RefusalKind.STRANGE:
             text += f"HTTP status {status} without an error code: perhaps a proxy's answer"
         return error_of(refusal, text, writes=self.writes)
 
     def _unanswered(self, text: str) -> ShardfleetError:
-        return error_of(Refusal.BROKEN, f"{self.what}: {text}", writes=self.writes)
+        return error_of(RefusalKind.BROKEN, f"{self.what}: {text}", writes=self.writes)
 
 
 def unsettled(kind: ErrorFactory) -> ErrorFactory:

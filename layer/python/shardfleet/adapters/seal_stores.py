@@ -20,7 +20,7 @@ from shardfleet.adapters.sdk_errors import (
     pages,
     unsettled,
 )
-from shardfleet.domain.refusals import Refusal, refusal_of
+from shardfleet.domain.refusals import RefusalKind, refusal_of
 from shardfleet.engine.ports import Clock
 from shardfleet.errors import ConfigurationError, ShardfleetError, Throttled, Unsettled
 
@@ -256,7 +256,7 @@ class S3SealStore:
             f"DeleteObjects in seal bucket {self._bucket}: {len(left)} of {whole} are left: "
             + ", ".join(sorted(codes))
         )
-        if Refusal.DENIED in {refusal_of(code, 0) for code in codes}:
+        if RefusalKind.DENIED in {refusal_of(code, 0) for code in codes}:
             return Unsettled(ConfigurationError(f"{text}; allow s3:DeleteObject"))
         return Throttled(text)
 

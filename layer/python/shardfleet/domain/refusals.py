@@ -31,7 +31,7 @@ DOUBTED_MS = 60_000
 DOUBTED_TIMES = 4
 
 
-class Refusal(StrEnum):
+class RefusalKind(StrEnum):
     """What a refusal means; only after the second and the last may a write have been applied."""
 
     BUSY = "BUSY"  # refused for now
@@ -113,31 +113,31 @@ _DENIED = (
     "OptInRequired",
     "UnauthorizedOperation",
 )
-CODES: Mapping[str, Refusal] = {
-    **dict.fromkeys(_BUSY, Refusal.BUSY),
-    **dict.fromkeys(_BROKEN, Refusal.BROKEN),
-    **dict.fromkeys(_UNTRUSTED, Refusal.UNTRUSTED),
-    **dict.fromkeys(_DENIED, Refusal.DENIED),
+CODES: Mapping[str, RefusalKind] = {
+    **dict.fromkeys(_BUSY, RefusalKind.BUSY),
+    **dict.fromkeys(_BROKEN, RefusalKind.BROKEN),
+    **dict.fromkeys(_UNTRUSTED, RefusalKind.UNTRUSTED),
+    **dict.fromkeys(_DENIED, RefusalKind.DENIED),
 }
 """What a service's code means, whatever the status."""
-STATUSES: Mapping[int, Refusal] = {
-    408: Refusal.BROKEN,
-    429: Refusal.BUSY,
-    500: Refusal.BROKEN,
-    502: Refusal.BROKEN,
-    503: Refusal.BROKEN,
-    504: Refusal.BROKEN,
-    509: Refusal.BROKEN,
+STATUSES: Mapping[int, RefusalKind] = {
+    408: RefusalKind.BROKEN,
+    429: RefusalKind.BUSY,
+    500: RefusalKind.BROKEN,
+    502: RefusalKind.BROKEN,
+    503: RefusalKind.BROKEN,
+    504: RefusalKind.BROKEN,
+    509: RefusalKind.BROKEN,
 }
 """What a status means where the code says nothing; each other one from 500 on is broken, too."""
 _SERVER_FAULT = 500
 # KMSAccessDeniedException of Kinesis, KmsAccessDeniedException of Step Functions, KmsAccessDenied
 # and KMS.AccessDeniedException of SQS: each service spells the errors of KMS in its own way.
 _OF_KMS = re.compile(r"kms\.?(\w+)", re.IGNORECASE)
-_ADVICE: Mapping[Refusal, str] = {
-    Refusal.UNTRUSTED: "check the credentials, and the clock of who signs",
-    Refusal.DENIED: "check the function's role and the key's policy",
-    Refusal.KEY_DENIED: "check the function's role and the key's policy",
+_ADVICE: Mapping[RefusalKind, str] = {
+    RefusalKind.UNTRUSTED: "check the credentials, and the clock of who signs",
+    RefusalKind.DENIED: "check the function's role and the key's policy",
+    RefusalKind.KEY_DENIED: "check the function's role and the key's policy",
 }
 
 
@@ -146,7 +146,7 @@ def has_code(code: str) -> bool:
     return bool(code) and not code.isdecimal()
 
 
-def refusal_of(code: str, status: int) -> Refusal:
+def refusal_of(code: str, status: int) -> RefusalKind:
     """
     Return what a refusal means.
 
@@ -160,15 +160,15 @@ def refusal_of(code: str, status: int) -> Refusal:
             return CODES[code]
         if of_kms := _OF_KMS.fullmatch(code):
             is_busy = of_kms[1].lower().startswith("throttl")
-            return Refusal.BUSY if is_busy else Refusal.KEY_DENIED
+            return RefusalKind.BUSY if is_busy else RefusalKind.KEY_DENIED
     if status in STATUSES:
         return STATUSES[status]
     if status >= _SERVER_FAULT:
-        return Refusal.BROKEN
-    return Refusal.ODD if has_code(code) else Refusal.STRANGE
+        return RefusalKind.BROKEN
+    return RefusalKind.ODD if has_code(code) else RefusalKind.STRANGE
 
 
-def error_of(refusal: Refusal, text: str, *, writes: bool) -> ShardfleetError:
+def error_of(refusal: RefusalKind, text: str, *, writes: bool) -> ShardfleetError:
     """
     Return what is raised for a refusal.
 
@@ -178,14 +178,14 @@ def error_of(refusal: Refusal, text: str, *, writes: bool) -> ShardfleetError:
         writes: whether the call may have changed something.
 
     """
-    if refusal is Refusal.BUSY:
+    if refusal is RefusalKind.BUSY:
         return Throttled(text)
-    if refusal in (Refusal.BROKEN, Refusal.STRANGE) and writes:
+    if refusal in (RefusalKind.BROKEN, RefusalKind.STRANGE) and writes:
         return OutcomeUnknown(text)
-    if refusal is Refusal.BROKEN:
+    if refusal is RefusalKind.BROKEN:
         return Throttled(text)
     if refusal in _ADVICE:
-        kind = KeyDenied if refusal is Refusal.KEY_DENIED else RightMissing
+        kind = KeyDenied if refusal is RefusalKind.KEY_DENIED else RightMissing
         return Unsettled(kind(f"{text}; {_ADVICE[refusal]}"))
     return Unsettled(ShardfleetError(text))
 

@@ -28,7 +28,7 @@ from shardfleet.adapters.http.connections import (
     SentRequest,
 )
 from shardfleet.adapters.http.sigv4 import Keys, RequestSigner
-from shardfleet.domain.refusals import Refusal, refusal_of
+from shardfleet.domain.refusals import RefusalKind, refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -232,7 +232,7 @@ class JsonService:
         """Return what a refusal says, read by botocore: without a shape first."""
         parsed = self.parsed(answer, None)
         code = parsed.get("Error", {}).get("Code")
-        if refusal_of(str(code), answer.status) is Refusal.UNTRUSTED:
+        if refusal_of(str(code), answer.status) is RefusalKind.UNTRUSTED:
             self._learn_clock(answer)
         model = self._client().meta.service_model
         shape = model.shape_for_error_code(code)
