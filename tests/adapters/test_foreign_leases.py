@@ -16,6 +16,7 @@ from shardfleet.domain.balance.migration import plan_migration
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.changes import fields_of
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.positions.rewinds import RewindState, RewindTarget
 from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.domain.stream.hash_ranges import WHOLE_HASH_SPACE
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
@@ -23,7 +24,6 @@ from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.operate.migrate import Migrator
 from shardfleet.engine.operate.pause import Operator
 from shardfleet.engine.operate.read import read_fleet
-from shardfleet.engine.operate.rewind import RewindState, RewindTarget
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ConfigurationError, MalformedLease
 from shardfleet.testing.memory import MemoryOwnerIndex

@@ -93,44 +93,19 @@ def reshard(scene):
 
 def run(folder, given):
     """Run it and return the figures."""
-    seen, said = Neighbours(), partial(_say, time.monotonic())
+    seen = Neighbours()
+    say = partial(_say, time.monotonic(), seen)
     with Scene(folder, VERSIONS[given.kcl], seen.heard) as scene:
-        (folder / "several").mkdir()
-        java = JavaConsumer(
-            folder / "several",
-            scene.aws,
-            stream=identifiers(scene),
-            application=APPLICATION,
-            jars=VERSIONS[given.kcl].jars,
-        )
-        with java:
-            java.start()
-            feed(scene)
-            scene.until(
-                lambda: len(_owned(seen)) >= len(STREAMS) * SHARDS,
-                JAVA_BEGINS_S,
-                "Java has its own",
-            )
-            reshard(scene)
-            feed(scene)
-            scene.deploy_fleet()
-            scene.feed()
-            _rest(scene, given.running_s, partial(said, seen))
-            java_said = dict(java.logged().most_common(8))
-        _rest(scene, SETTLE_S, partial(said, seen))  # What was on its way is told.
+        java_said = _java_runs(scene, folder / "several", given, seen=seen, say=say)
+        _rest(scene, SETTLE_S, say)  # What was on its way is told.
         seen.phase, before = REFUSES, _leases(scene)
-        _rest(scene, given.refused_s, partial(said, seen))
+        _rest(scene, given.refused_s, say)
         same = _leases(scene) == before
         seen.phase = BEGINS
-        client = scene.aws.client("dynamodb")
-        for key in before:
-            client.delete_item(TableName=APPLICATION, Key={"leaseKey": {"S": key}})
-        scene.until(lambda: len(_held(scene)) == FLEET_SHARDS, BEGIN_MOST_S, "the fleet begins")
-        for item in before.values():
-            client.put_item(TableName=APPLICATION, Item=item)
-        _rest(scene, SETTLE_S, partial(said, seen))
+        _go_and_come(scene, before)
+        _rest(scene, SETTLE_S, say)
         seen.phase = BESIDE
-        _rest(scene, given.stopped_s, partial(said, seen))
+        _rest(scene, given.stopped_s, say)
         held, rows = len(_held(scene)), {k: i for k, i in _leases(scene).items() if ":" in k}
         scene.finish(DRAIN_MOST_S)
         judged = scene.run()
@@ -147,6 +122,39 @@ def run(folder, given):
         "java_said": java_said,
         "is_good": same and rows == before and not bad and len(before) >= len(STREAMS) * SHARDS,
     }
+
+
+def _java_runs(scene, folder, given, *, seen, say):
+    """Let Java begin, the fleet come and refuse, and Java be killed; return what Java said."""
+    folder.mkdir()
+    java = JavaConsumer(
+        folder,
+        scene.aws,
+        stream=identifiers(scene),
+        application=APPLICATION,
+        jars=VERSIONS[given.kcl].jars,
+    )
+    with java:
+        java.start()
+        feed(scene)
+        wanted = len(STREAMS) * SHARDS
+        scene.until(lambda: len(_owned(seen)) >= wanted, JAVA_BEGINS_S, "Java has its own")
+        reshard(scene)
+        feed(scene)
+        scene.deploy_fleet()
+        scene.feed()
+        _rest(scene, given.running_s, say)
+        return dict(java.logged().most_common(8))
+
+
+def _go_and_come(scene, rows):
+    """Take Java's rows away, as a person does, and put them back once the fleet has begun."""
+    client = scene.aws.client("dynamodb")
+    for key in rows:
+        client.delete_item(TableName=APPLICATION, Key={"leaseKey": {"S": key}})
+    scene.until(lambda: len(_held(scene)) == FLEET_SHARDS, BEGIN_MOST_S, "the fleet begins")
+    for item in rows.values():
+        client.put_item(TableName=APPLICATION, Item=item)
 
 
 def _owned(seen):

@@ -69,17 +69,14 @@ class Observer:
         survey = await self._leases.survey()
         # A clock that went back meanwhile would make what is new older than the failover time (E3).
         ended_ms = clock.now_ms()
-        started_ms = min(started_ms, ended_ms)
-        reading = Reading(
-            began_ms=started_ms, ended_ms=ended_ms, skew_ms=self._config.clock_skew_ms
-        )
+        started_ms, skew_ms = min(started_ms, ended_ms), self._config.clock_skew_ms
+        reading = Reading(began_ms=started_ms, ended_ms=ended_ms, skew_ms=skew_ms)
         watching = Reading(began_ms=began_ms, ended_ms=clock.monotonic_ms())
         graph = self._graph_of(await self._stream.list_shards())
         sightings, missed = await state.sightings(), await GoneRecord(state.store).missed()
         survey = set_apart(survey, graph, missed=missed, known=sightings.keys())
         listed = None if survey.leases else await self._listed_at_initial()
-        slots = await state.store.all(SLOT)
-        handovers = await state.handovers()
+        slots, handovers = await state.store.all(SLOT), await state.handovers()
         pauses, stops = await PauseRecord(state.store).read(), await state.stops()
         sleep = NapRecord(state.store) if self._config.sleep else None
         naps, foreign = (await sleep.naps(), await sleep.foreign()) if sleep else ([], None)

@@ -137,12 +137,7 @@ class ShardConsumer:
         except FellAsleep:
             await self._ports.faults.passed(self._held.lease_key)
             await self._delivery.leave()
-        except ShardForeign:
-            # To be given back: renewed, it would be kept from whoever can read it.
-            self._held.is_unwanted = True
-            self._held.halt.set()
-            await self._delivery.leave()
-        except Halted:
+        except (Halted, ShardForeign):
             await self._delivery.leave()
         except StaleEpoch:
             await self._delivery.lose()

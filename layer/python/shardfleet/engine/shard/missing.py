@@ -140,7 +140,8 @@ class MissingShardWatch:
         Judge a shard that was not found just now.
 
         Raises:
-            ShardForeign: the stream never had it; that is noted, for the manager to leave it alone.
+            ShardForeign: the stream never had it; that is noted, for the manager to leave it alone,
+                and the lease is unwanted.
             StreamGone, StreamReplaced: not the shard is gone, but its stream.
             Throttled, OutcomeUnknown: try again.
 
@@ -167,6 +168,9 @@ class MissingShardWatch:
         if not verdict.is_over:
             await self._wait(verdict)
             if verdict.is_foreign:
+                # To be given back: renewed, it would be kept from whoever can read it.
+                self._held.is_unwanted = True
+                self._held.halt.set()
                 raise ShardForeign(f"lease {self._held.lease_key}: {verdict.reason}")
             return verdict
         self._ports.events.emit(
