@@ -1,13 +1,14 @@
 """
 What sleep costs, told at synthesis: the manager looks at sleeping shards, and is paid by the time.
 
-Prices: `shardfleet.domain.cost.prices`. Reads of the stream are free; DynamoDB adds cents.
+Prices: `shardfleet.domain.cost.prices`. Reads of the stream are free. What does not depend on sleep
+is named and not summed: how many metrics a sleeping fleet goes on writing is not modelled yet.
 """
 
 from __future__ import annotations
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.cost.estimate import asleep_per_month
+from shardfleet.domain.cost.estimate import METRICS, asleep_per_month
 from shardfleet.domain.cost.prices import PRICES
 
 
@@ -20,6 +21,8 @@ def told(config: FleetConfig, *, manager_memory_mb: int) -> str:
         f"sleep is on: a shard falls asleep after {config.sleep_after_ms // 1_000} s without a "
         f"record, and the first record waits up to {config.wake_most_ms // 1_000} s "
         f"(wake_most_ms). While all shards sleep, the manager ({manager_memory_mb} MB) {looks}: "
-        f"about ${dollars:.2f} a month for the fleet (list prices of {PRICES.as_of}, "
-        f"{PRICES.region})."
+        f"about ${dollars:.2f} a month of Lambda alone (list prices of {PRICES.as_of}, "
+        f"{PRICES.region}). On top come metrics, ${PRICES.metric_month:.2f} for each that is "
+        f"written, ${METRICS * PRICES.metric_month:.2f} at most, alarms and dashboard, tables and "
+        "logs."
     )

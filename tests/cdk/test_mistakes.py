@@ -267,9 +267,16 @@ def test_a_shard_that_could_never_be_idle_for_long_enough_is_refused(a_fleet, cd
         ({"sleep": True}, ("waits up to 60 s", "stays 5 s of each minute", "about $0.88 a month")),
         (
             {"sleep": True, "wake_most_ms": 10_000},
-            ("waits up to 10 s", "stays 55 s of each minute", "about $8.18 a month"),
+            (
+                "waits up to 10 s",
+                "stays 55 s of each minute",
+                "about $8.18 a month of Lambda alone",
+            ),
         ),
-        ({"sleep": True, "wake_most_ms": 65_000}, ("looks once a minute", "about $0.15 a month")),
+        (
+            {"sleep": True, "wake_most_ms": 65_000},
+            ("looks once a minute", "about $0.15 a month of Lambda alone"),
+        ),
     ],
 )
 def test_sleep_states_its_price_at_synth(a_fleet, config, words):
@@ -278,6 +285,8 @@ def test_sleep_states_its_price_at_synth(a_fleet, config, words):
 
     assert len(told) == (words is not None)
     assert all(word in told[0] for word in words or ())
+    for counted_apart in ("metrics", "$8.10 at most", "alarms and dashboard", "tables and logs"):
+        assert counted_apart in "".join(told) or not told
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def test_in_words_every_figure_has_its_date_and_what_it_stands_beside(running, c
     assert "List prices of 2026-11-20, us-east-1" in out
     assert "12 h" in out
     assert "At this rate: $" in out
+    assert "a month, alarms and dashboards not counted" in " ".join(out.split())
     assert "Estimate for 2 shards read all the time by 1 workers: $" in out
     assert "The stream's shards themselves: $21.90 a month" in out
 

@@ -1,5 +1,6 @@
 """Estimates and the price of what was used."""
 
+import math
 import re
 from dataclasses import fields, replace
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.cost.estimate import (
+    HOURS_PER_MONTH,
+    METRICS,
     Consumption,
     Setup,
     asleep_per_month,
@@ -138,6 +141,43 @@ def test_asleep_the_manager_runs_each_minute_for_as_long_as_it_lingers_and_a_sec
     gb_s = 43_800 * (config.linger_ms / 1_000 + 1) / 4
     dollars = gb_s * PRICES.lambda_gb_second + 43_800 * PRICES.lambda_request
     assert asleep_per_month(config, manager_mb=256) == pytest.approx(dollars)
+
+
+BUSY = (0.05, 0.2, 0.5, 1.0)
+
+
+def of_mapping(busy):
+    """Dollars a shard: a call a second of a handler of 256 MB; polling is free."""
+    seconds = HOURS_PER_MONTH * 3_600
+    return seconds * (busy / 4 * PRICES.lambda_gb_second + PRICES.lambda_request)
+
+
+def of_fleet(shards, busy):
+    """Dollars a shard, with everything: a plain handler's worker has one call at a time."""
+    workers = math.ceil(shards * max(busy, 1 / 8))
+    found = estimate(shards, workers=workers, worker_mb=256, alarms=24, dashboards=1)
+    return found.total / shards
+
+
+@pytest.mark.parametrize("shards", [8, 80, 800, 8_000])
+@pytest.mark.parametrize("busy", BUSY)
+def test_with_a_plain_handler_the_mapping_is_cheaper_however_busy(shards, busy):
+    assert of_mapping(busy) < of_fleet(shards, busy)
+
+
+def test_the_figures_of_the_page_are_computed():
+    """docs/cost.md, beside other ways."""
+    page = PAGE.read_text("utf-8")
+    figures = [[of_mapping(busy) for busy in BUSY]]
+    figures += [[of_fleet(shards, busy) for busy in BUSY] for shards in (8, 800)]
+    for row in figures:
+        assert " / ".join(f"${dollars:.2f}" for dollars in row) + " per shard" in page
+    one_for_eight = [of_fleet(shards, 1 / 8) for shards in (8, 800)]
+    assert " / ".join(f"${dollars:.2f}" for dollars in one_for_eight) + " per shard" in page
+    idle, whole = of_mapping(0), of_mapping(1)
+    evens = [round(100 * (each - idle) / (whole - idle)) for each in one_for_eight]
+    assert f"from {evens[0]} % busy on, for the 800 from {evens[1]} %" in page
+    assert f"up to ${METRICS * PRICES.metric_month:.2f} per fleet for metrics" in page
 
 
 def test_the_estimate_is_what_a_fleet_on_the_embedded_aws_used():

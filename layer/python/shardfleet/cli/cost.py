@@ -149,7 +149,10 @@ def _lines(found: dict[str, Any]) -> Iterator[str | RowListing]:
     if found["per_day"] is None:
         yield "At what rate: not known yet, the ledger covers less than ten minutes."
     else:
-        yield (f"At this rate: ${found['per_day']:.2f} a day, ${found['per_month']:.2f} a month.")
+        yield (
+            f"At this rate: ${found['per_day']:.2f} a day, ${found['per_month']:.2f} a month, "
+            "alarms and dashboards not counted."
+        )
     items = ", ".join(
         f"{name.replace('_', ' ')} ${dollars:.2f}" for name, dollars in estimate["by_item"].items()
     )

@@ -174,7 +174,7 @@ def stream_per_month(shards: int, prices: Prices = PRICES) -> float:
 
 
 def asleep_per_month(config: FleetConfig, *, manager_mb: int, prices: Prices = PRICES) -> float:
-    """Return what the manager's functions cost while all shards sleep, in dollars."""
+    """Return what the manager costs of Lambda, alone, while all shards sleep, in dollars."""
     runs = _MONTH_S * 1_000 / MANAGER_EVERY_MS
     seconds = config.linger_ms / 1_000 + _RUN_S
     used = Consumption(mb_ms=round(runs * seconds * 1_000 * manager_mb), requests=round(runs))
