@@ -10,6 +10,7 @@ from shardfleet.testing.checkers.checker import (
     Violation,
     Window,
 )
+from shardfleet.testing.checkers.deaths import InnocentsAreNotCharged, WhatKillsIsStopped
 from shardfleet.testing.checkers.fleet import (
     AlarmsAreTrue,
     CallsAreBounded,
@@ -80,6 +81,7 @@ from shardfleet.testing.checkers.slots import (
     WhoRenewsReads,
     WithinRights,
 )
+from shardfleet.testing.checkers.windows import WindowsHaveAll
 
 CHECKERS: tuple[type[Checker], ...] = (
     NoRecordLost,
@@ -93,6 +95,9 @@ CHECKERS: tuple[type[Checker], ...] = (
     RewoundComesAgain,
     OnlyTheGuiltyGivenUp,
     PassedIsKept,
+    InnocentsAreNotCharged,
+    WhatKillsIsStopped,
+    WindowsHaveAll,
     CounterByOne,
     CheckpointForward,
     OneEffectiveOwner,
@@ -158,6 +163,7 @@ __all__ = [
     "Handled",
     "HandoversEnd",
     "HooksTellALife",
+    "InnocentsAreNotCharged",
     "KeysNeverOverlap",
     "LeaseWrite",
     "NeighboursGoOn",
@@ -198,8 +204,10 @@ __all__ = [
     "TurnsEndCleanly",
     "UpdatesNeverCreate",
     "Violation",
+    "WhatKillsIsStopped",
     "WhoIsOvertakenStops",
     "WhoRenewsReads",
     "Window",
+    "WindowsHaveAll",
     "WithinRights",
 ]

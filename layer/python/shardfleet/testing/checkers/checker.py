@@ -224,6 +224,12 @@ class Checker:
     def hook_over(self, by: Suspect, shard_id: str, hook: Hook, *, failed: bool) -> None:
         """See a hook return, or raise."""
 
+    def call_killed(self, at_ms: int, by: Suspect, shard_id: str, *, call: str) -> None:
+        """See user code kill its process, in a call of a kind: a record, a hook, a flush."""
+
+    def window_ended(self, at_ms: int, by: Suspect, shard_id: str, *, held: Sequence[str]) -> None:
+        """See a window's last call come to a result, of records at ``sequence:sub``."""
+
     def record_handled(self, handled: Handled) -> None:
         """See a record that the handler is done with."""
 

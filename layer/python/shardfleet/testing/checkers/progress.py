@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardfleet.domain.delivery.lanes import DoneAhead
-from shardfleet.domain.delivery.progress import stands_for
+from shardfleet.domain.delivery.progress import read_position, stands_for
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.engine.state.kinds import LANES
+from shardfleet.engine.state.kinds import LANES, WINDOW
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import ConsumerFailed, ShardStopped
 from shardfleet.events.worker import (
@@ -54,6 +54,7 @@ class ProgressIsStored(Checker):
         self._leases: dict[str, Lease] = {}
         self._last: dict[str, str] = {}
         self._lanes: dict[str, Mapping[str, Any]] = {}
+        self._windows: dict[str, Mapping[str, Any]] = {}
 
     def batch_done(
         self,
@@ -75,9 +76,11 @@ class ProgressIsStored(Checker):
         self._calls.setdefault((call.by.name, call.shard_id), {})[call.call] = True
 
     def document_written(self, write: DocumentWrite) -> None:
-        """Remember what is noted of lanes beside a checkpoint."""
+        """Remember what is noted of lanes and windows beside a checkpoint."""
         if write.kind == LANES:
             self._lanes[write.name] = write.after
+        elif write.kind == WINDOW:
+            self._windows[write.name] = write.after
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at leases that are given back by those who have them."""
@@ -121,7 +124,12 @@ class ProgressIsStored(Checker):
             self.found(at_ms, lease.lease_key, text)
 
     def _is_noted(self, entry: SourceRecord, lease: Lease) -> bool:
-        """Tell whether lanes are noted to be beyond it, for the checkpoint that is stored."""
+        """Tell whether lanes, or a window, are noted to be beyond it, for the stored checkpoint."""
+        window = self._windows.get(lease.lease_key)
+        if window and stands_for(
+            lease.checkpoint, since=window["since"], through=window["through"]
+        ):
+            return entry.place <= read_position(window["through"])
         note = self._lanes.get(lease.lease_key)
         if not note or not stands_for(
             lease.checkpoint, since=note["since"], through=note["through"]

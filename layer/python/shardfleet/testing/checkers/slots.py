@@ -27,7 +27,7 @@ _SECOND_MS = 1_000
 # An operator resumes stopped shards each 30 s, and a worker looks each failover time.
 _STOPPED_MS = 60_000
 # Longer than an import, a call that hangs and the longest back-off together.
-_IDLE_MS = 45_000
+_IDLE_MS = 105_000
 # A table that has answered nobody for so long, in a fleet whose every worker asks it each second.
 _OUT_MS = 4_000
 # Two turns of the slowest manager, and the start of a slot between them.

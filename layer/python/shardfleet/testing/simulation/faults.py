@@ -44,6 +44,9 @@ class FaultMix:
     ``malformed_lease`` is per lease and second: a stranger makes a row unreadable for a while;
     ``clock_jumps`` is per invocation and second, ``clocks_jump``, of all at once, per second: wall
     clocks are an hour ahead or behind from then on, or right again;
+    ``import_kills`` is per invocation, ``call_kills`` per handler call without records: a hook, a
+    window's last call, a flush of manual checkpoints; the same call of that shard kills from then
+    on, for minutes;
     ``decode_bomb`` per put: many aggregates at once, each of which takes long to take apart.
     """
 
@@ -118,6 +121,10 @@ class FaultMix:
     # --- wall clocks
     clock_jumps: float = 0.006
     clocks_jump: float = 0.01
+
+    # --- user code that kills its process without having a record
+    import_kills: float = 0.03
+    call_kills: float = 0.02
 
     @classmethod
     def drawn(cls, chance: random.Random, *, often: AbstractSet[str] = frozenset()) -> FaultMix:

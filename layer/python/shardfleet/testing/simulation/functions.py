@@ -364,7 +364,8 @@ class Functions:
         actor.kill()
 
     def _scripted(self, actor: Actor, clock: Clock) -> HandlerRunner:
-        return UserHandler(actor, self._around, clock, overlaps=self._overlaps)
+        is_manual = self._config.checkpoint == "manual"
+        return UserHandler(actor, self._around, clock, overlaps=self._overlaps, is_manual=is_manual)
 
     def _new_actor(self, role: str, worker_id: str) -> Actor:
         self._numbers += 1

@@ -23,6 +23,7 @@ from shardfleet.testing.simulation.world import Shape, World
 _NOT_THE_USERS = frozenset(
     (
         *("handler_raises", "handler_partial", "handler_hangs", "poison"),
+        *("import_kills", "call_kills"),
         *("foreign_checkpoint", "rewind"),
     )
 )

@@ -25,6 +25,8 @@ _WIRED_BUSY_S = 150.0  # at most: a call through the SDK costs as much as ten in
 _INSTANT_ONE_IN = 9  # seeds: their fleets begin at an instant, in streams resharded before it
 _LANES_ONE_IN, _LANES = 5, 2  # seeds: records of a shard are handled side by side
 _THREADS_ONE_IN, _THREADS = 7, 3  # seeds: their handlers run in threads
+# Seeds without lanes: their shards have tumbling windows, or their checkpoints are manual.
+_WINDOWS_ONE_IN, _WINDOWS, _BY_HAND = 6, 4, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +118,25 @@ def _shape(options: Options, chance: random.Random) -> Shape:
         shape = replace(shape, busy_s=min(shape.busy_s, _WIRED_BUSY_S))
     if not shape.config.failure_policy.stops:
         shape = _giving_up(shape, random.Random(f"{seed}/giving up"))
-    if seed % _LANES_ONE_IN == _LANES:
-        shape = shape.in_lanes(random.Random(f"{seed}/lanes"))
-    if seed % _THREADS_ONE_IN == _THREADS:
-        shape = _in_threads(shape, random.Random(f"{seed}/threads"))
+    shape = _handling(shape, seed)
     if seed % _SLEEPS_ONE_IN == 0:
         return shape.sleeping(random.Random(f"{seed}/sleep"))
     if seed % _INSTANT_ONE_IN == 0:
         return shape.from_instant(random.Random(f"{seed}/instant"))
     return shape.left() if seed % _LEFT_ONE_IN == 0 else shape
+
+
+def _handling(shape: Shape, seed: int) -> Shape:
+    """Let records of some fleets be handled in lanes, windows, threads, or be buffered."""
+    if seed % _LANES_ONE_IN == _LANES:
+        shape = shape.in_lanes(random.Random(f"{seed}/lanes"))
+    elif seed % _WINDOWS_ONE_IN == _WINDOWS:
+        shape = shape.in_windows(random.Random(f"{seed}/windows"))
+    elif seed % _WINDOWS_ONE_IN == _BY_HAND:
+        shape = shape.by_hand(random.Random(f"{seed}/by hand"))
+    if seed % _THREADS_ONE_IN == _THREADS:
+        shape = _in_threads(shape, random.Random(f"{seed}/threads"))
+    return shape
 
 
 def _giving_up(shape: Shape, chance: random.Random) -> Shape:
@@ -150,6 +162,9 @@ async def _run(options: Options) -> RunResult:
         muted |= muted_in(play)
     if shape.config.failure_policy.stops:
         # A shard stopped for a record that kills would rest until somebody removes the record.
+        muted |= {"poison"}
+    if shape.config.checkpoint == "manual":
+        # A buffered record kills in a later call, of other records.
         muted |= {"poison"}
     mix = replace(options.mix or FaultMix.drawn(chance, often=often_in(seed)), **options.rates)
     faults = Faults(seed, mix, muted=muted)

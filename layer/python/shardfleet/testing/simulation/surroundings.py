@@ -45,6 +45,7 @@ class Surroundings:
         freeze_s: the shortest and the longest freeze.
         clocks_off_ms: by how much the wall clocks of all invocations have jumped.
         drifts_most: a clock that is wrong is as wrong as it may be.
+        killers: handler calls without records that kill, by shard and kind, and until when.
 
     """
 
@@ -78,6 +79,7 @@ class Surroundings:
             for hook, empty in vars(Checker).items()
             if not hook.startswith("_")
         }
+        self.killers: dict[tuple[str, str], int] = {}
         self._keeps_log = keeps_log
         self._tasks: set[asyncio.Task[Any]] = set()
         self._outside: Context | None = None

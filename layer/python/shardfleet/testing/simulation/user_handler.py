@@ -7,6 +7,8 @@ import asyncio
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.delivery.replies import FAILURES
+from shardfleet.domain.delivery.windows import STATE
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import Clock, FailedRecords, HandlerResult
 from shardfleet.events.delivery import RecordSkipped
 from shardfleet.records import Batch, Record
@@ -17,8 +19,13 @@ from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.wire import Wire
 
 _HANG_S = 3_600.0
-# Longer than the failover time: leases are renewed meanwhile (hazard H16).
-_IMPORT_MOST_MS = 15_000
+# Longer than the failover time: leases are renewed meanwhile (hazard H16), and longer than what
+# suspicion lasted when it ended by the clock (H21).
+_IMPORT_MOST_MS = 60_000
+# How long a call without records goes on killing: until somebody has deployed something better.
+_KILLS_MS = (100_000, 600_000)
+_FLUSHES_ONE_IN = 4
+_OPEN = "open"
 # In one run out of so many the handler is a class.
 _CLASS_ONCE_IN = 3
 # What is called to keep a record, by policy; after the last one it is kept.
@@ -36,8 +43,16 @@ class HandlerError(Exception):
 class UserHandler:
     """The ``HandlerRunner`` port of one invocation."""
 
-    def __init__(self, actor: Actor, around: Surroundings, clock: Clock, *, overlaps: bool) -> None:
-        """Wrap a memory handler around the script."""
+    def __init__(
+        self,
+        actor: Actor,
+        around: Surroundings,
+        clock: Clock,
+        *,
+        overlaps: bool,
+        is_manual: bool = False,
+    ) -> None:
+        """Wrap a memory handler around the script; with manual checkpoints it buffers."""
         self._actor = actor
         self._around = around
         self._chance = around.chance(f"handler/{actor.name}")
@@ -47,7 +62,14 @@ class UserHandler:
         load_ms = round(self._chance.uniform(0, 3_000))
         if around.faults.strike("slow_import", actor.worker_id):
             load_ms = round(around.faults.between("slow_import", 3_000, _IMPORT_MOST_MS))
-        self._memory = MemoryHandler(clock, self._script, overlaps=overlaps, load_ms=load_ms)
+        self._dies_at_ms = -1
+        if around.faults.strike("import_kills", actor.worker_id):
+            self._dies_at_ms = round(around.faults.between("import_kills", 0, load_ms))
+        self._is_manual = is_manual
+        # What the calls that run have written of buffered records, by batch.
+        self._flushed: dict[int, list[ExtendedSequenceNumber]] = {}
+        script = self._buffer if is_manual else self._script
+        self._memory = MemoryHandler(clock, script, overlaps=overlaps, load_ms=load_ms)
         if around.chance("handler/class").randrange(_CLASS_ONCE_IN) == 0:
             self._memory.hooks = self._hook
 
@@ -64,6 +86,9 @@ class UserHandler:
     async def load(self) -> None:
         """Import the user's code."""
         self._actor.check()
+        if self._dies_at_ms >= 0:
+            await asyncio.sleep(self._dies_at_ms / 1000)
+            self._die("its import")
         await self._memory.load()
         self._actor.check()
 
@@ -78,6 +103,8 @@ class UserHandler:
         number = self._running[id(batch)] = self._calls
         if batch:
             self._tell_begun(batch, number)
+        else:
+            self._may_die(batch.shard_id, "flush" if batch.window is None else "window")
         around.calls["handler.run"] += 1
         first = batch[0].sequence_number if batch else "nothing"
         around.log(actor.name, "handler.run", batch.shard_id, first, len(batch))
@@ -115,7 +142,7 @@ class UserHandler:
                 checker.batch_failed(now_ms, actor, batch.shard_id, call=number)
             around.log(actor.name, "handler.run", batch.shard_id, "->", result)
         elif batch:
-            places = [position_of(record) for record in batch]
+            places = self._flushed.pop(id(batch), [position_of(record) for record in batch])
             for done in around.seers["batch_done"]:
                 done(now_ms, actor, batch.shard_id, done=places, call=number)
 
@@ -130,21 +157,87 @@ class UserHandler:
             told(around.now_ms, actor, shard_id, hook=hook)
         around.calls["handler.tell"] += 1
         around.log(actor.name, "handler.tell", shard_id, hook)
+        self._may_die(shard_id, str(hook))
         result = await self._memory.tell(hook, shard)
         actor.check()
-        for over in around.seers["hook_over"]:
+        for over in () if result.timed_out else around.seers["hook_over"]:
             over(actor, shard_id, hook, failed=result.error is not None)
         if result.error is not None:
             around.log(actor.name, "handler.tell", shard_id, hook, "->", result)
         return result
 
-    async def _hook(self, _: Hook, shard: Batch) -> object:
+    def _may_die(self, shard_id: str, call: str) -> None:
+        """Let a call without records kill the process, now and for a while from now on."""
+        around, now_ms = self._around, self._around.now_ms
+        if not around.faults.are_on:
+            return
+        if around.faults.strike("call_kills", shard_id):
+            lasts_ms = around.faults.whole("call_kills", *_KILLS_MS)
+            around.killers.setdefault((shard_id, call), now_ms + lasts_ms)
+        if now_ms < around.killers.get((shard_id, call), 0):
+            for killed in around.seers["call_killed"]:
+                killed(now_ms, self._actor, shard_id, call=call)
+            self._die(f"{call} of {shard_id}")
+
+    def _die(self, of: str) -> None:
+        self._around.log(self._actor.name, "dies of", of)
+        self._actor.suffered("killed by user code")
+        self._actor.kill()
+        self._actor.check()
+
+    async def _hook(self, hook: Hook, shard: Batch) -> object:
         faults = self._around.faults
         if faults.strike("handler_raises", shard.shard_id):
             raise HandlerError("the shard is not to my liking")
         if faults.strike("handler_hangs", shard.shard_id):
             await asyncio.sleep(_HANG_S)
+        if self._is_manual and hook in (Hook.ENDED, Hook.STOPPING):
+            await self._flush(shard, shard.state.get(_OPEN, []))
         return None
+
+    async def _buffer(self, batch: Batch) -> object:
+        """Keep records, or write all and say so: with manual checkpoints."""
+        await self._may_fail(batch)
+        records = [*batch.state.get(_OPEN, []), *batch]
+        self._flushed[id(batch)] = []
+        if batch.must_flush or self._chance.randrange(_FLUSHES_ONE_IN) == 0:
+            await self._flush(batch, records)
+        else:
+            batch.state[_OPEN] = records
+        return None
+
+    async def _flush(self, batch: Batch, records: list[Record]) -> None:
+        for record in records:
+            await asyncio.sleep(0.001)
+            self._actor.check()
+            take_effect(self._actor, self._around, record, call=self._running.get(id(batch), 0))
+        if records:
+            batch.checkpoint(records[-1])
+        self._flushed[id(batch)] = [position_of(record) for record in records]
+        batch.state[_OPEN] = []
+
+    async def _may_fail(self, batch: Batch) -> None:
+        faults = self._around.faults
+        if faults.strike("handler_slow", batch.shard_id):
+            await asyncio.sleep(faults.between("handler_slow", 0.1, 3.0))
+        if faults.strike("handler_hangs", batch.shard_id):
+            await asyncio.sleep(_HANG_S)
+        if faults.strike("handler_raises", batch.shard_id):
+            raise HandlerError("the batch is not to my liking")
+
+    async def _sum_up(self, batch: Batch) -> object:
+        """Add records to a window's state; the last call has the result."""
+        await self._may_fail(batch)
+        held = list(batch.state.get(_OPEN, []))
+        for record in batch:
+            await asyncio.sleep(0.001)
+            self._actor.check()
+            self._take_effect(batch, record)
+            held.append(str(position_of(record)))
+        if batch.window is not None and batch.window.is_final:
+            for ended in self._around.seers["window_ended"]:
+                ended(self._around.now_ms, self._actor, batch.shard_id, held=held)
+        return {STATE: {_OPEN: held}}
 
     async def close(self) -> bool:
         """Stop; False if a call still hangs."""
@@ -152,6 +245,8 @@ class UserHandler:
         return await self._memory.close()
 
     async def _script(self, batch: Batch) -> object:
+        if batch.window is not None:
+            return await self._sum_up(batch)
         faults = self._around.faults
         fails_at = -1
         tells = faults.strike("handler_partial", batch.shard_id)
@@ -189,6 +284,8 @@ def take_effect(actor: Actor, around: Surroundings, record: Record, *, call: int
     if entry.kills:
         around.log(actor.name, "dies of", entry)
         around.faults.struck("poison", record.shard_id)
+        for killed in around.seers["call_killed"]:
+            killed(now_ms, actor, record.shard_id, call="record")
         actor.suffered("killed by a record")
         actor.kill()
         actor.check()

@@ -190,6 +190,23 @@ class Shape:
         records_per_s = self.records_per_s * chance.choice((1.0, 3.0))
         return replace(self, config=config, records_per_s=records_per_s)
 
+    def in_windows(self, chance: random.Random) -> Shape:
+        """Let each shard have tumbling windows; nobody else keeps their states."""
+        length_ms = chance.choice((1_000, 5_000, 20_000))
+        config = replace(self.config, tumbling_window_ms=length_ms, parallelism=1)
+        return replace(self, config=config, has_peer=False, measures_quiet=False)
+
+    def by_hand(self, chance: random.Random) -> Shape:
+        """Let the handler buffer records, and checkpoint what it has written (manual)."""
+        config = replace(
+            self.config,
+            checkpoint="manual",
+            parallelism=1,
+            open_records_most=chance.choice((3, 10, 50)),
+            open_age_ms=chance.choice((2_000, 10_000, 60_000)),
+        )
+        return replace(self, config=config, measures_quiet=False)
+
     def left(self) -> Shape:
         """Let nothing be invoked for a day, so that what is unread then is trimmed."""
         return replace(self, is_left=True, has_peer=False, measures_quiet=False)
