@@ -1,4 +1,8 @@
-"""The invariants of a fleet, one class each; they see a run and say what must not be."""
+"""
+The invariants of a fleet, one class each; they see a run and say what must not be.
+
+However many there are, they are one idea: a rule that a run is held against.
+"""
 
 from shardfleet.testing.checkers.checker import (
     CallBegun,
