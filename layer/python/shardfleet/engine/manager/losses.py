@@ -120,8 +120,8 @@ class LossWatch:
         if began_ms < self.next_ms:
             return False
         self._looked_ms = began_ms
-        found = (await self._leases.survey()).leases
-        leases = [lease for lease in found if lease.lease_key not in self._foreign]
+        survey = await self._leases.survey()
+        leases = [lease for lease in survey.leases if lease.lease_key not in self._foreign]
         lost = self._note(leases, began_ms=began_ms, ended_ms=self._clock.monotonic_ms())
         found = frozenset((key, self._sightings[key].counter) for key in lost)
         is_news = bool(found - self._told)
