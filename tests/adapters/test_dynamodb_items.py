@@ -1,6 +1,7 @@
 """What a lease table may hold beside good leases (protocol.md §8 row 19), and large tables."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -152,9 +153,14 @@ def test_a_foreign_item_is_no_lease_to_get_and_is_never_overwritten(tables, what
     tables.put(item)
     assert asyncio.run(tables.leases.get(key)) is None
     new = Lease(lease_key=key, checkpoint=ExtendedSequenceNumber("TRIM_HORIZON"))
-    with pytest.raises(MalformedLease, match=f"create of lease {key} .* is no lease"):
+    with pytest.raises(MalformedLease, match=rf"create .*{key}.* (is no lease|not written)"):
         asyncio.run(tables.leases.apply(lease_changes.create(new)))
     assert tables.item(key) == item
+    # In the place of a lease of ours, too.
+    tables.put(item | {"leaseKey": {"S": KEY}})
+    with pytest.raises(MalformedLease, match=f"create of lease {KEY} .* is no lease"):
+        asyncio.run(tables.leases.apply(lease_changes.create(replace(new, lease_key=KEY))))
+    assert tables.item(KEY) == item | {"leaseKey": {"S": KEY}}
 
 
 @pytest.mark.parametrize("what", MALFORMED)
