@@ -14,7 +14,7 @@ from shardfleet.engine.retry import ATTEMPTS_MOST, CALLS_AT_ONCE
 from shardfleet.engine.state.kinds import FINISHED as FINISHED_KIND
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.testing.clock import run_virtual
-from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
+from tests.engine.manager_side.fleet_kit import Fleet, running_fleet, shard
 
 # 1,000 writes of 60 ms take as long as the 10,000 of 6 ms at which the trouble was found, and
 # a turn over them a tenth of the time. All of it: SHARDFLEET_TEST_FINISHED=10000 …_SEEDS=100.
@@ -44,10 +44,15 @@ class Slow:
         return slowly
 
 
+def newer_shards():
+    """Return four shards that are newer than those that have aged out."""
+    return [shard(2_000_000 + n, 4 * n, 4 * n + 4) for n in range(4)]
+
+
 def slow_fleet(seed):
     """Build a fleet on slow tables; return it and its two tables."""
     draw = random.Random(seed)
-    fleet = Fleet(leases_per_worker=4, workers_min=2)
+    fleet = Fleet(newer_shards(), leases_per_worker=4, workers_min=2)
     leases, store = (Slow(port, fleet.clock, draw) for port in (fleet.leases, fleet.store))
     return fleet, draw, leases, store
 
@@ -139,7 +144,7 @@ def test_a_step_that_fails_is_told_and_keeps_no_other_from_being_done(error):
     """Only what is refused for certain is tried again: of the rest nobody knows."""
 
     async def main():
-        fleet = Fleet(leases_per_worker=4)
+        fleet = Fleet(newer_shards(), leases_per_worker=4)
         await fleet.manager.turn()
         await fleet.beat("s0001")
         finish_many(fleet)
