@@ -1,5 +1,7 @@
 """Windows of a shard, decided: which records one has, when it is over, what a note counts for."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,13 +88,17 @@ def test_an_outgrown_window_takes_nothing_more_and_its_last_call_says_so():
     ("checkpoint", "counts"),
     [(at(10), True), (at(15), True), (at(20), True), (at(9), False), (at(21), False)],
 )
-def test_a_note_counts_for_the_checkpoints_between_which_it_was_made(checkpoint, counts):
-    note = WindowNote(lease_key="s", since="10:0", through="20:0", start_ms=0)
+def test_a_note_counts_for_the_checkpoints_that_there_may_have_been(checkpoint, counts):
+    note = WindowNote(lease_key="s", since="10:0", through="20:0", start_ms=0, between=("15:0",))
 
     assert note.is_for(checkpoint) == counts
+    assert not note.is_for(at(14))
+    # An earlier release has not kept which they were.
+    assert replace(note, between=None).is_for(checkpoint) == counts
+    assert replace(note, between=None).is_for(at(14))
 
 
-def test_a_note_before_the_first_checkpoint_counts_for_that_alone():
+def test_a_note_of_an_earlier_release_before_the_first_checkpoint_counts_behind_it():
     note = WindowNote(lease_key="s", since="TRIM_HORIZON:0", through="20:0", start_ms=0)
 
     assert note.is_for(AT_TRIM_HORIZON)

@@ -19,6 +19,7 @@ from shardfleet.domain.explain.turn_log import Entry, Happening, Place
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.leases.foreign_owners import Foreign
 from shardfleet.domain.leases.handovers import Handover
+from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.reasons import (
     HoldsFewest,
     MayHaveRecords,
@@ -34,7 +35,7 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, StreamInca
 from shardfleet.engine.manager.history import History
 from shardfleet.engine.manager.spending import RegimeRecord
 from shardfleet.engine.ports import Document
-from shardfleet.engine.shard.start import TipMarks
+from shardfleet.engine.state.beside import KnownTip, LeaseNotes, raise_generation
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.kinds import KINDS, SUSPECTS, CrashNote, kind_of
@@ -53,6 +54,7 @@ FIXTURES = Path(__file__).parent / "documents"
 ROOT = Path(__file__).parents[3]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
+STAMP = Stamp(generation=1, owner=WORKER, counter=12, switches=1, stood="5:0")
 SLOT_RECORD = Slot(
     slot_id="s0001",
     worker_id=WORKER,
@@ -117,7 +119,9 @@ async def write_all(store):
 
 async def _write_workers(state, store):
     await state.write_slot(SLOT_RECORD, None)
-    crash = CrashNote(lease_key=KEY, first="7:0", last="9:2", count=3, crashes=1, is_open=True)
+    crash = CrashNote(
+        lease_key=KEY, first="7:0", last="9:2", count=3, crashes=1, is_open=True, stamp=STAMP
+    )
     await state.write_note(crash)
     stop = StopNote(
         lease_key=KEY,
@@ -130,7 +134,10 @@ async def _write_workers(state, store):
     )
     await state.write_stop(stop)
     ahead = {"2": {"1": "12:0"}}
-    await state.write_lanes(LanesNote(lease_key=KEY, since="5:0", through="9:0", ahead=ahead))
+    lanes = LanesNote(
+        lease_key=KEY, since="5:0", through="9:0", ahead=ahead, between=("7:0",), stamp=STAMP
+    )
+    await state.write_lanes(lanes)
     window = WindowNote(
         lease_key=KEY,
         since="5:0",
@@ -138,6 +145,8 @@ async def _write_workers(state, store):
         start_ms=NOW_MS,
         state='{"n":1}',
         kept_at="s3://b",
+        between=("7:0",),
+        stamp=STAMP,
     )
     await state.write_window(window, None)
     await state.pin(KEY, instant_ms=NOW_MS, created_ms=1_600)
@@ -147,7 +156,10 @@ async def _write_workers(state, store):
 
 
 async def _write_waiting(store):
-    await TipMarks(store, VirtualClock()).mark(KEY, done="9:0", at_ms=NOW_MS)
+    await raise_generation(store, KEY, now_ms=NOW_MS, to="TRIM_HORIZON:0", first="7")
+    await LeaseNotes(FleetState(store, VirtualClock())).write_tip(
+        KEY, KnownTip(at_ms=NOW_MS, done="9:0", told="5:0")
+    )
     naps = NapRecord(store)
     await naps.begin(
         Nap(

@@ -4,6 +4,7 @@ import pytest
 
 from shardfleet.domain.stream.sequence import AT_LATEST, AT_TRIM_HORIZON, StreamIncarnation
 from shardfleet.engine.shard.start import TipMarks, start_position
+from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.delivery import PositionLost, PositionOutlived, ShardStopped
 from shardfleet.testing.clock import run_virtual
@@ -132,7 +133,8 @@ def test_a_parent_that_ends_a_second_time_does_not_hide_what_its_child_lost_sinc
         world.leases.leases[key(0)] = before_end
         # An empty page of a closed shard, before the one that says so, is its tip once more.
         done = str(before_end.checkpoint)
-        await TipMarks(world.state, world.clock).mark(key(0), done=done, is_left=True)
+        notes = LeaseNotes(FleetState(world.state, world.clock))
+        await TipMarks(notes, world.clock).mark(key(0), done=done, is_left=True)
         await world.turn(turn_ms=40_000)
         assert world.lease().is_finished
         return world
@@ -163,10 +165,11 @@ def test_a_mark_of_a_moment_ago_is_not_looked_up_again():
     async def scenario():
         world, reads = World(), []
         world.state.before = lambda call, kind, name: reads.append((call, kind))
-        marks = TipMarks(world.state, world.clock)
+        marks = TipMarks(LeaseNotes(FleetState(world.state, world.clock)), world.clock)
         for _ in range(3):
             await marks.mark(key(0), done="1:0")
             await world.clock.sleep_ms(1_000)
-        assert reads == [("read", "tip"), ("write", "tip")]
+        assert reads.count(("read", "tip")) == 1
+        assert reads.count(("write", "tip")) == 1
 
     run_virtual(scenario())

@@ -30,7 +30,7 @@ from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import ProcessEndedError
 from shardfleet.testing.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
-from tests.engine.worker_side.worker_kit import OTHER, World, key
+from tests.engine.worker_side.worker_kit import ME, OTHER, World, key
 
 RAISES, HANGS, KILLS = WAYS = ("raises", "hangs", "kills")
 MOST = 3  # of attempts and of deaths
@@ -67,6 +67,8 @@ OUTCOMES = {
     **{("load", way): dict.fromkeys(POLICIES, "load") for way in WAYS},
 }
 HOOKS = {str(hook): hook for hook in Hook}
+# Of the worker's own, from before anything was checkpointed.
+STAMP = {"generation": 0, "owner": ME, "counter": 1, "switches": 0, "stood": "TRIM_HORIZON:0"}
 
 
 class Guilty:
@@ -499,7 +501,7 @@ def test_a_death_of_long_ago_is_not_charged_to_who_has_gone_on_since():
         first = world.stream.sequence_numbers(key(0))[0]
         for kind in ("records", "started", "stopping"):
             note = {"first": f"{first}:0", "last": f"{first}:0", "count": 1, "crashes": 9}
-            body = {**note, "is_open": True, "kind": kind}
+            body = {**note, "is_open": True, "kind": kind, "stamp": STAMP}
             version = getattr(world.state.documents.get(("note", key(0))), "version", None)
             await world.state.write("note", key(0), body, expected_version=version)
             await world.change_slot(lambda slot: replace(slot, turn_open=True))
@@ -517,6 +519,7 @@ def test_a_note_of_before_kinds_is_of_records():
         await world.open_slot()
         at = world.stream.sequence_numbers(key(0))[1]
         body = {"first": f"{at}:0", "last": f"{at}:0", "count": 1, "crashes": 2, "is_open": True}
+        body["stamp"] = STAMP
         await world.state.write("note", key(0), body, expected_version=None)
         await world.change_slot(lambda slot: replace(slot, turn_open=True))
         await lives(world, None, turns=1)

@@ -277,7 +277,8 @@ def test_a_shard_that_fails_and_is_begun_again_keeps_a_note_for_each_checkpoint(
                 return
             stored, body = world.lease().checkpoint, document.body
             if body["ahead"]:
-                assert stands_for(stored, since=body["since"], through=body["through"])
+                names = {name: body[name] for name in ("since", "through", "between")}
+                assert stands_for(stored, **names)
 
         world.stream.page, world.handler._script, world.leases.after = ill, uneven, look
         if is_refused:
@@ -452,5 +453,69 @@ def test_after_a_death_there_is_one_lane_until_it_is_known_what_killed():
         assert kept == [b"17"]
         assert set(world.numbers) == set(range(40)) - {17}
         assert len(world.numbers) <= 2 * 39
+
+    run_virtual(scenario())
+
+
+def test_no_shard_is_begun_again_while_a_call_of_a_lane_runs_after_another_one_failed():
+    """Or two calls have records of one key at a time: the second one reads what the first has."""
+
+    async def scenario():
+        keys = apart(2)
+        config = {"parallelism": 2, "batch_records_most": 1, "max_attempts": 1}
+        world = World(overlaps=True, **config, failover_ms=1_000, **SHORT)
+        at_work, mended = set(), asyncio.Event()
+
+        async def handle(batch):
+            wanted = batch[0].partition_key
+            assert wanted not in at_work, "two calls have records of one key"
+            at_work.add(wanted)
+            await asyncio.sleep(0.1 if wanted == keys[0] else 4.5)
+            at_work.discard(wanted)
+            if batch[0].data == b"0" and not mended.is_set():
+                raise ValueError("no")
+
+        world.handler._script = handle
+        for n in range(4):
+            world.stream.put(str(n).encode(), key=keys[n % 2], shard_id=key(0))
+        turn = asyncio.create_task(world.turn(turn_ms=60_000))
+        await world.run_until(lambda: world.told(ShardStopped))
+        mended.set()
+        del world.state.documents["stop", key(0)]
+        await turn
+        assert sorted(world.numbers) == [0, 1, 2, 3]
+        assert not world.told(ConsumerFailed)
+
+    run_virtual(scenario())
+
+
+def test_a_death_between_a_note_and_its_checkpoint_repeats_nothing_of_what_was_noted():
+    """The note names the checkpoint that is there, not the one that was to come."""
+
+    async def scenario():
+        keys = apart(2)
+        config = {"parallelism": 2, "batch_records_most": 1, "checkpoint_ms": 1_000}
+        world = World(overlaps=True, **config, **SHORT)
+
+        async def handle(batch):
+            await asyncio.sleep(1.5 if batch[0].partition_key == keys[1] else 0.1)
+
+        world.handler._script = handle
+        for n in range(20):
+            world.stream.put(str(n).encode(), key=keys[n % 2], shard_id=key(0))
+        only = "before leases.apply checkpoint"
+        steps = Steps(act_at=2, only=lambda name: name == only)
+        await process(world, steps, turn_ms=60_000)
+        body = world.state.documents["lanes", key(0)].body
+        stored = world.lease().checkpoint
+        assert (body["since"], body["ahead"] != {}) == (f"{stored}:0", True)
+        assert body["since"] != body["through"]
+        (place,) = (int(text.partition(":")[0]) for text in body["ahead"]["2"].values())
+        numbers = world.stream.sequence_numbers(key(0))
+        done = {n for n in range(0, 20, 2) if int(numbers[n]) <= place}
+        before = len(world.numbers)
+        await world.turn(turn_ms=60_000)
+        assert set(world.numbers) == set(range(20))
+        assert not done & set(world.numbers[before:])
 
     run_virtual(scenario())

@@ -92,4 +92,25 @@ LANES = (
         test="tests/engine/worker_side/test_lanes.py::"
         "test_after_a_death_there_is_one_lane_until_it_is_known_what_killed",
     ),
+    mutant(
+        "a shard is begun again while a lane of it is at work",
+        ESM,
+        (
+            ENGINE,
+            "        self._is_resting = True\n        while self._tasks:\n",
+            (
+                "        has_failed, self._is_resting = self._is_resting, True\n"
+                "        while self._tasks and not has_failed:\n"
+            ),
+        ),
+        test="tests/engine/worker_side/test_lanes.py::"
+        "test_no_shard_is_begun_again_while_a_call_of_a_lane_runs_after_another_one_failed",
+    ),
+    mutant(
+        "a note of lanes names the checkpoint that is to come",
+        ESM,
+        (ENGINE, "            since=since,\n", "            since=lanes.through or since,\n"),
+        test="tests/engine/worker_side/test_lanes.py::"
+        "test_a_death_between_a_note_and_its_checkpoint_repeats_nothing_of_what_was_noted",
+    ),
 )

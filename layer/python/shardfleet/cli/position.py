@@ -22,8 +22,8 @@ from shardfleet.cli.fleet_access import (
 )
 from shardfleet.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet.cli.telling import RowListing, complain, say, say_json, tell, warn
-from shardfleet.domain.leases.lease import Applied, Lease
-from shardfleet.domain.positions.position_import import ImportPlan, ImportStep, plan_import
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.positions.position_import import ImportPlan, plan_import
 from shardfleet.domain.positions.positions import (
     Positions,
     option_text,
@@ -38,7 +38,7 @@ from shardfleet.domain.stream.sequence import (
     StreamIncarnation,
 )
 from shardfleet.domain.stream.shards import ShardGraph
-from shardfleet.errors import ConfigurationError, OutcomeUnknown
+from shardfleet.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from shardfleet.engine.ports import LeaseStore, StreamDirectory
@@ -123,13 +123,19 @@ def import_(
         raise ConfigurationError(message) from error
     wanted = positions_from_text(text)
 
-    async def into(leases: "LeaseStore", stream: "StreamDirectory", name: str) -> int:
+    async def into(
+        at: "FleetAccess | ApplicationTable", stream: "StreamDirectory", name: str
+    ) -> int:
+        from shardfleet.engine.operate.positions import PositionImporter
+
         await _check_stream(stream, wanted.incarnation)
-        plan = await _plan(wanted, leases, stream, watch_s=watch)
+        plan = await _plan(wanted, at.leases, stream, watch_s=watch)
+        state = at.state.store if isinstance(at, FleetAccess) else None
+        importer = PositionImporter(at.leases, clock=at.clock, state=state)
         if not as_json:
             _print_plan(name, plan)
         applied = not plan.obstacles and approved(yes=yes, dry_run=dry_run, as_json=as_json)
-        results = await _carried_out(plan, leases) if applied else [""] * len(plan.steps)
+        results = await importer.carry_out(plan) if applied else [""] * len(plan.steps)
         document = import_json(name, plan, applied=applied, results=results)
         tell(document, _outcome(plan, results) if applied else (), as_json=as_json)
         if plan.obstacles or "LOST" in results:
@@ -138,14 +144,12 @@ def import_(
 
     async def into_table(table: ApplicationTable) -> int:
         async with opened_stream(wanted.incarnation.stream_arn) as stream:
-            return await into(table.leases, stream, table.name)
+            return await into(table, stream, table.name)
 
     if application:
         raise typer.Exit(with_application(application, into_table))
     raise typer.Exit(
-        with_fleet(
-            FleetName(stack, fleet_name), lambda f: into(f.leases, f.stream, f.config.lease_table)
-        )
+        with_fleet(FleetName(stack, fleet_name), lambda f: into(f, f.stream, f.config.lease_table))
     )
 
 
@@ -262,26 +266,6 @@ async def _plan(
         gone -= {le.lease_key for le in now if le.lease_counter != counters.get(le.lease_key)}
     graph = ShardGraph(await stream.list_shards())
     return plan_import(wanted, now, graph, gone=frozenset(gone))
-
-
-async def _carried_out(plan: ImportPlan, leases: "LeaseStore") -> list[str]:
-    """Write in the plan's order, up to the first write that somebody else's got before."""
-    results: list[str] = []
-    for step in plan.steps:
-        results.append("" if "LOST" in results else await _written(leases, step))
-    return results
-
-
-async def _written(leases: "LeaseStore", step: ImportStep) -> str:
-    """Make one write; an answer that never came is looked up."""
-    if step.change is None:
-        return "SAME"
-    try:
-        written = isinstance(await leases.apply(step.change), Applied)
-    except OutcomeUnknown:
-        current = await leases.get(step.lease_key)
-        written = current is not None and current.checkpoint in step.change.sets.values()
-    return "WRITTEN" if written else "LOST"
 
 
 def _print_plan(application: str, plan: ImportPlan) -> None:

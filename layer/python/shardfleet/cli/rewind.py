@@ -137,6 +137,11 @@ def _preview(plan: "RewindPlan", kept_ms: int) -> Iterator[str]:
     """Say what would happen, and what would not."""
     for row in plan.rows:
         yield _row_words(row, will="will come again")
+        if row.is_stopped:
+            yield (
+                "  it is stopped, and stays so: nothing of it comes before "
+                f"`shardfleet resume {row.lease_key}`"
+            )
         if row.children_ahead:
             yield (
                 f"  its children are ahead ({', '.join(row.children_ahead)}): at their owner's "
@@ -166,7 +171,8 @@ def _row_words(row: RewindRow, *, will: str) -> str:
     when = ""
     if row.first_arrived_ms is not None and row.last_arrived_ms is not None:
         when = f", arrived {date(row.first_arrived_ms)} to {date(row.last_arrived_ms)}"
+    beyond = f", {row.beyond} of them beyond the checkpoint, handled already" if row.beyond else ""
     return (
         f"{row.lease_key} from {row.checkpoint} back to {row.to}: {least}{row.records} records "
-        f"({row.bytes} bytes{when}) {will}"
+        f"({row.bytes} bytes{when}{beyond}) {will}"
     )

@@ -18,6 +18,7 @@ from typing import Any, Self
 from zlib import crc32
 
 from shardfleet.domain.delivery.progress import position_text, read_position, stands_for
+from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ProtocolError
 from shardfleet.records import Record, place_of
@@ -61,6 +62,11 @@ class DoneAhead:
         """Note that of one of so many lanes everything up to a place is done."""
         places = self._places.setdefault(count, {})
         places[lane] = max(place, places.get(lane, place))
+
+    @property
+    def last(self) -> _Place | None:
+        """Return the furthest place of any lane; None if none is ahead."""
+        return max((max(places.values()) for places in self._places.values()), default=None)
 
     def forget(self, through: _Place) -> None:
         """Forget what lies within what is done without a gap."""
@@ -109,6 +115,8 @@ class LanesNote:
         since: the checkpoint in the lease table when this was noted.
         through: what was done without a gap; the checkpoint that is written next.
         ahead: how far lanes were done beyond that, as :meth:`DoneAhead.body` says it.
+        between: checkpoints that were on their way to the lease table then; None: not kept.
+        stamp: whose lease it was then; None: not kept.
 
     """
 
@@ -116,6 +124,8 @@ class LanesNote:
     since: str
     through: str
     ahead: Mapping[str, Mapping[str, str]]
+    between: tuple[str, ...] | None = None
+    stamp: Stamp | None = None
 
     @classmethod
     def of(
@@ -125,6 +135,7 @@ class LanesNote:
         since: ExtendedSequenceNumber,
         through: ExtendedSequenceNumber,
         ahead: DoneAhead,
+        between: tuple[str, ...] = (),
     ) -> Self:
         """Write down how far a shard is."""
         return cls(
@@ -132,6 +143,7 @@ class LanesNote:
             since=position_text(since),
             through=position_text(through),
             ahead=ahead.body(),
+            between=between,
         )
 
     def done_ahead(self, checkpoint: ExtendedSequenceNumber) -> DoneAhead:
@@ -140,7 +152,9 @@ class LanesNote:
 
         What was done before somebody set it does not count.
         """
-        counts = stands_for(checkpoint, since=self.since, through=self.through)
+        counts = stands_for(
+            checkpoint, since=self.since, through=self.through, between=self.between
+        )
         return DoneAhead.of(self.ahead if counts else {})
 
 

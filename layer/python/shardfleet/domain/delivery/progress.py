@@ -7,7 +7,7 @@ A checkpoint says that *everything* up to it is done (protocol.md §8 row 1).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from operator import lt
 
@@ -24,9 +24,11 @@ def position_of(record: Record) -> ExtendedSequenceNumber:
     return ExtendedSequenceNumber(record.sequence_number, record.sub_sequence_number)
 
 
-def stands_for(checkpoint: ExtendedSequenceNumber, *, since: str, through: str) -> bool:
+def stands_for(
+    checkpoint: ExtendedSequenceNumber, *, since: str, through: str, between: Collection[str] | None
+) -> bool:
     """
-    Tell whether what was noted beside a checkpoint counts for it.
+    Return whether what was noted beside a checkpoint counts for it.
 
     Any other checkpoint was set by somebody, back or forth.
 
@@ -34,8 +36,12 @@ def stands_for(checkpoint: ExtendedSequenceNumber, *, since: str, through: str) 
         checkpoint: in the lease table.
         since: what was there when it was noted, ``number:sub``.
         through: what was to be written next.
+        between: what may have been on its way to the table then; None: an earlier release has not
+            kept it, so it may have been anything between the two.
 
     """
+    if between is not None:
+        return position_text(checkpoint) in (since, through, *between)
     first, last = read_position(since), read_position(through)
     return checkpoint == first or (not checkpoint.is_sentinel and first <= checkpoint <= last)
 

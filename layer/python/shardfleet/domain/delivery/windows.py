@@ -21,6 +21,7 @@ from typing import Any
 
 from shardfleet.domain.delivery.progress import read_position, stands_for
 from shardfleet.domain.item_size import DOCUMENT_BYTES_MOST
+from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply, ProtocolError
 from shardfleet.records import Record, TumblingWindow
@@ -113,6 +114,8 @@ class WindowNote:
         start_ms: of the open window, epoch milliseconds; -1: none is open.
         state: as JSON; "" where it is kept elsewhere.
         kept_at: where that is.
+        between: checkpoints that were on their way to the lease table then; None: not kept.
+        stamp: whose lease it was then; None: not kept.
 
     """
 
@@ -122,6 +125,8 @@ class WindowNote:
     start_ms: int = -1
     state: str = EMPTY
     kept_at: str = ""
+    between: tuple[str, ...] | None = None
+    stamp: Stamp | None = None
 
     @property
     def is_open(self) -> bool:
@@ -135,7 +140,9 @@ class WindowNote:
 
     def is_for(self, checkpoint: ExtendedSequenceNumber) -> bool:
         """Tell whether a window is open that goes on behind a checkpoint."""
-        return self.is_open and stands_for(checkpoint, since=self.since, through=self.through)
+        return self.is_open and stands_for(
+            checkpoint, since=self.since, through=self.through, between=self.between
+        )
 
 
 class ShardWindow:

@@ -47,6 +47,10 @@ class RewindRow:
         records: user records that come again.
         bytes: their payloads.
         complete: all of them were counted; otherwise there are more.
+        beyond: how many of them lie beyond the checkpoint: lanes have done them, or an open window
+            has them in its state.
+        is_stopped: nothing of it is read, and nothing comes again, before it is resumed.
+        first: sequence number of the first of them; "": none.
         first_arrived_ms: when the first of them arrived, None for none.
         last_arrived_ms: when the last one did.
         children_ahead: descendants that have been read and are not set back.
@@ -62,6 +66,9 @@ class RewindRow:
     records: int = 0
     bytes: int = 0
     complete: bool = True
+    beyond: int = 0
+    is_stopped: bool = False
+    first: str = ""
     first_arrived_ms: int | None = None
     last_arrived_ms: int | None = None
     children_ahead: tuple[str, ...] = ()

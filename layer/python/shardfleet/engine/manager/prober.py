@@ -36,6 +36,7 @@ from shardfleet.domain.turn import TurnPlan
 from shardfleet.engine.retry import Box, Halt, each_of
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.engine.shard.start import TipMarks, start_position
+from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.kinds import NAP
 from shardfleet.engine.state.sleep_state import NapRecord
@@ -88,7 +89,7 @@ class Prober:
         self._ports = ports
         self._clock = ports.clock
         self._record = NapRecord(state.store)
-        self._tips = TipMarks(state.store, ports.clock)
+        self._tips = TipMarks(LeaseNotes(state), ports.clock)
         self._asleep: Mapping[str, Nap] = {}
         self._leases: Mapping[str, Lease] = {}
         self._incarnation: StreamIncarnation | None = None

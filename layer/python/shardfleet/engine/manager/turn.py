@@ -52,6 +52,7 @@ from shardfleet.engine.ports import (
 )
 from shardfleet.engine.retry import Box, BoxSpent, Patience, each_of, insisting
 from shardfleet.engine.shard.reader import ReadPorts
+from shardfleet.engine.state.beside import raise_generation
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
 from shardfleet.engine.state.kinds import PACE, SUSPECTS
 from shardfleet.engine.state.rows import write_rows
@@ -299,6 +300,10 @@ class LeaseManager:
                 except MalformedDocument:  # Told by who has read it.
                     unpinned.append(key)
                     return
+            if await leases.get(key) is None:
+                # It may have been there before: what is noted of that one is none of this one's.
+                now_ms = self._ports.clock.now_ms()
+                await raise_generation(state.store, key, now_ms=now_ms)
             if isinstance(await leases.apply(creation(wanted.lease)), Applied):
                 events.emit(LeaseCreated(lease_key=key, reason=reason))
                 if key in plan.sync.repairs:

@@ -18,6 +18,7 @@ from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.slot import Slot, SlotState, ask_to_drain
 from shardfleet.engine.ports import Clock, LeaseStore
 from shardfleet.engine.retry import each_of
+from shardfleet.engine.state.beside import raise_generation
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.pauses import PauseRecord
@@ -149,6 +150,7 @@ class Operator:
         Wait until the leases are finished, and return those that are not in time.
         """
         for key in lease_keys:
+            await raise_generation(self.state.store, key, now_ms=self.clock.now_ms())
             await GoneRecord(self.state.store).decide(key, person=person)
         return await self._until_none(
             lease_keys, lambda lease: not lease.is_finished, within_ms=within_ms

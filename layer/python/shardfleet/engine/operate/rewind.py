@@ -2,8 +2,9 @@
 Setting leases back, with everything that comes again counted beforehand.
 
 The counting reads the shard as a worker does: from the target, aggregates taken apart by the same
-code, up to the checkpoint. It is exact once the lease is paused and given up, because then nobody
-moves the checkpoint; before that it tells how things stand.
+code, up to the checkpoint, and beyond it what lanes have done ahead or an open window has in its
+state, for that comes again, too (hazard H20). It is exact once the lease is paused and given up,
+because then nobody moves the checkpoint; before that it tells how things stand.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.delivery.progress import position_of
+from shardfleet.domain.delivery.progress import position_of, position_text
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.positions.positions import checkpoint_text
@@ -37,6 +38,11 @@ from shardfleet.engine.ports import StreamDirectory
 from shardfleet.engine.retry import each_of
 from shardfleet.engine.shard.deaggregation import Deaggregator
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
+from shardfleet.engine.state.beside import (
+    BeyondCheckpoint,
+    beyond_checkpoint,
+    raise_generation,
+)
 from shardfleet.errors import (
     ConfigurationError,
     ForeignPosition,
@@ -79,13 +85,32 @@ class _Count:
     """What lies between two positions."""
 
     to: ExtendedSequenceNumber
+    stands: ExtendedSequenceNumber
+    done_ahead: BeyondCheckpoint
     records: int = 0
     bytes: int = 0
     first_ms: int | None = None
     last_ms: int | None = None
+    beyond: int = 0
+    first: str = ""
     complete: bool = True
 
+    @property
+    def end(self) -> ExtendedSequenceNumber | None:
+        """Return behind what nothing comes again; None: nothing does."""
+        last = self.done_ahead.last
+        if last is None:
+            return self.stands if self.stands.is_shard_end or not self.stands.is_sentinel else None
+        return max(last, self.stands)
+
     def add(self, record: Record) -> None:
+        """Count a record that lies within the end, if it comes again."""
+        position = position_of(record)
+        if position > self.stands:
+            if not self.done_ahead.has(record.partition_key, position):
+                return
+            self.beyond += 1
+        self.first = self.first or record.sequence_number
         self.records += 1
         self.bytes += len(record.data)
         # Arrival times need not have the order of the records (K28, botocore's model: GetRecords).
@@ -210,7 +235,16 @@ class Rewinder:
         """Set one lease back; a finished one still names its last owner, who goes first."""
         number, _, sub = row.to.partition(":")
         to = ExtendedSequenceNumber(number, int(sub or 0))
+        store, now_ms = self._operator.state.store, self._operator.clock.now_ms()
         try:
+            # Whoever is cut off behind this has nothing count any more, and nothing lost.
+            await raise_generation(
+                store,
+                lease.lease_key,
+                now_ms=now_ms,
+                to=position_text(to),
+                first=row.first,
+            )
             if lease.effective_owner is not None:
                 freed = await self._operator.leases.apply(lease_changes.evict(lease))
                 if not isinstance(freed, Applied) or freed.lease.effective_owner is not None:
@@ -257,14 +291,18 @@ class Rewinder:
             records=count.records,
             bytes=count.bytes,
             complete=count.complete,
+            beyond=count.beyond,
+            first=count.first,
+            is_stopped=await self._operator.state.stop(lease_key) is not None,
             first_arrived_ms=count.first_ms,
             last_arrived_ms=count.last_ms,
         )
 
     async def _count(self, lease: Lease, target: RewindTarget) -> _Count:
-        count = _Count(target.checkpoint)
-        stands = lease.checkpoint
-        if stands.is_sentinel and not stands.is_shard_end:
+        beyond = await beyond_checkpoint(self._operator.state, lease)
+        count = _Count(target.checkpoint, lease.checkpoint, beyond)
+        end = count.end
+        if end is None:
             # Nothing has been handled, so nothing comes again; what was left out is read.
             return count
         expander = Deaggregator(
@@ -278,7 +316,7 @@ class Rewinder:
                 is_found = True
                 done = count.to = await _exactly(expander, page.records[:1], target)
             for record in (await expander.expand(page.records, done)).records:
-                if position_of(record) > stands:
+                if position_of(record) > end:
                     return count
                 count.add(record)
             if page.resume_token is None or (not page.records and not page.millis_behind_latest):

@@ -40,6 +40,7 @@ class HeldLease:
             has no counter among its conditions, and may land after them.
         lanes: how far lanes are beyond the checkpoint, whether or not the fleet state took it; None
             if they are not. Who begins the shard again in this process goes on from it.
+        sent: the last checkpoint that was sent, whether or not it was answered, if any was.
         unsure: checkpoints that writes without an answer would have left behind (hazard H1).
         lock: serializes the writes.
 
@@ -60,6 +61,7 @@ class HeldLease:
         "outcome",
         "read_ms",
         "release_sent",
+        "sent",
         "throughput_kbps",
         "unsure",
     )
@@ -79,6 +81,7 @@ class HeldLease:
         self.confirmed = confirmed
         self.release_sent = False
         self.lanes: LanesNote | None = None
+        self.sent: ExtendedSequenceNumber | None = None
         self.unsure: list[ExtendedSequenceNumber] = []
         self.lock = asyncio.Lock()
         self._safe: ExtendedSequenceNumber | None = None
@@ -103,6 +106,12 @@ class HeldLease:
         """Return the progress that the table does not have yet, None if it has all."""
         safe = self._safe
         return safe if safe is not None and safe > self.lease.checkpoint else None
+
+    @property
+    def on_its_way(self) -> tuple[ExtendedSequenceNumber, ...]:
+        """Return which checkpoints the table may have by now beside the one that is known."""
+        sent = {self.sent, self.unstored, *self.unsure} - {None}
+        return tuple(sorted(each for each in sent if each and each > self.lease.checkpoint))
 
     def note_read(self, lag_ms: int, *, now_ms: int, size_bytes: int = 0) -> None:
         """Remember how far behind the shard's tip a read was, when, and how much it brought."""

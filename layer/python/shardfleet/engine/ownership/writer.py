@@ -149,11 +149,12 @@ class LeaseWriter:
         for _ in range(_ROUNDS_MOST):
             change = build(held)
             sent = self.instant()
+            wanted = change.sets.get(LeaseField.CHECKPOINT, held.lease.checkpoint)
+            assert isinstance(wanted, ExtendedSequenceNumber)
+            held.sent = wanted
             try:
                 result = await self.apply(change)
             except OutcomeUnknown:
-                wanted = change.sets.get(LeaseField.CHECKPOINT, held.lease.checkpoint)
-                assert isinstance(wanted, ExtendedSequenceNumber)
                 held.unsure.append(wanted)
                 held.release_sent |= change.operation in _RELEASES
                 result = await self._look(held, change)

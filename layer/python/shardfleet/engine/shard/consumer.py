@@ -13,9 +13,10 @@ from dataclasses import replace
 from functools import partial
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.progress import position_text
 from shardfleet.domain.reading.cursor import End, ReadFrom, ReadPace, is_retained
 from shardfleet.domain.reading.pages import RecordsPage
-from shardfleet.domain.stream.sequence import AT_LATEST, Position, StreamIncarnation
+from shardfleet.domain.stream.sequence import AT_LATEST, TRIM_HORIZON, Position, StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.retry import Halted
@@ -30,6 +31,7 @@ from shardfleet.engine.shard.ports import DeliveryPorts
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.engine.shard.sleep import FellAsleep, IdleShard
 from shardfleet.engine.shard.start import TipMarks, start_position
+from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import (
     ForeignPosition,
@@ -55,6 +57,7 @@ class ConsumerPorts:
     delivery: DeliveryPorts
     ending: ShardEnding
     missing: MissingPorts
+    beside: LeaseNotes
     notes: CrashNotes
     tips: TipMarks
     naps: NapRecord
@@ -89,6 +92,7 @@ class ShardConsumer:
         )
         self._is_at_tip = False
         self._open_ms = 0
+        self._promised = ""
         self._missing = MissingShardWatch(
             held,
             worker_id=ports.delivery.checkpointer.worker_id,
@@ -172,6 +176,7 @@ class ShardConsumer:
     async def _consume(self) -> Sequence[ChildShard]:
         """Read and deliver to the end of the shard; return its children."""
         held = self._held
+        await self._patience.persist(partial(self._ports.beside.begin, held), held.halt)
         await self._patience.persist(self._charge, held.halt)
         await self._delivery.stop_if_it_kills()
         await self._patience.persist(self._missing.remember, held.halt)
@@ -264,14 +269,26 @@ class ShardConsumer:
         )
 
     async def _is_in_doubt(self, start: Position) -> bool:
-        """Tell whether what came first may be trimmed, of a shard of which nothing is done."""
+        """
+        Return whether what came first may be trimmed, of a shard of which nothing is done.
+
+        Of one that was set back to a place without a number it is known since when it is to be
+        read, and which record was counted as the first.
+        """
         ports, lease = self._ports, self._held.lease
+        mark = await ports.tips.last(lease.lease_key)
         # Since then it is to be read: a mark was made at its tip, or when its parent ended.
-        self._open_ms = since_ms = await ports.tips.last_ms(lease.lease_key)
+        self._open_ms = since_ms = mark.at_ms
+        self._promised = ""
         if start.done is not None:
             return False
-        if lease.checkpoint == AT_LATEST:
-            since_ms = max(since_ms, start.instant_ms)
+        set_back = ports.beside.generation(lease.lease_key)
+        if set_back.to == position_text(lease.checkpoint):
+            self._promised, since_ms = set_back.first, set_back.at_ms
+        elif lease.checkpoint == AT_LATEST:
+            since_ms = max(mark.at_ms if mark.counts else 0, start.instant_ms)
+        if self._promised:
+            return True
         now_ms, retention_ms = ports.reading.clock.now_ms(), ports.incarnation.retention_ms
         return since_ms > 0 and not is_retained(since_ms, now_ms=now_ms, retention_ms=retention_ms)
 
@@ -279,6 +296,8 @@ class ShardConsumer:
         """Judge a beginning in doubt by its first page; return whether it is in doubt still."""
         if page.says_nothing:
             return True
+        if self._promised and page.first is not None and int(page.first) <= int(self._promised):
+            return False
         message = (
             f"shard {self._held.lease_key}: what came first is older than what the stream retains, "
             f"and nothing of it was done (the oldest now is {page.first or 'none'}); "
@@ -342,11 +361,12 @@ class ShardConsumer:
         ):
             self._ports.reading.events.emit(PositionOutlived(lease_key=key, done=done))
             return
-        self._ports.reading.events.emit(
-            PositionLost(lease_key=key, done=done, policy=self._config.on_trimmed)
-        )
+        # Who was set back to the oldest record that there is goes on at the oldest one.
+        is_asked = self._promised and done == TRIM_HORIZON
+        policy = "jump" if is_asked else self._config.on_trimmed
+        self._ports.reading.events.emit(PositionLost(lease_key=key, done=done, policy=policy))
         try:
-            if self._config.on_trimmed == "stop":
+            if policy == "stop":
                 await self._delivery.stop(done, error=str(error), attempts=1)
         except StoppedByPolicy:
             # Not sooner: a death before the stop is on record must not pass over the loss.

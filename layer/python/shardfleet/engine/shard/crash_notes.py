@@ -24,7 +24,7 @@ from shardfleet.domain.delivery.calls import CallKind
 from shardfleet.domain.delivery.progress import position_of, position_text, read_position
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import EventSink
-from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.kinds import CrashNote
 from shardfleet.events.delivery import CrashCharged
 from shardfleet.records import Record
@@ -85,7 +85,7 @@ class CrashNotes:
     """
 
     def __init__(
-        self, state: FleetState, *, suspicious: bool, config: FleetConfig, events: EventSink
+        self, state: LeaseNotes, *, suspicious: bool, config: FleetConfig, events: EventSink
     ) -> None:
         """
         Begin the turn.

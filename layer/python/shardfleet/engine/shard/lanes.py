@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import Attempts
 from shardfleet.domain.delivery.lanes import DoneAhead, LanesNote, OpenLanes
+from shardfleet.domain.delivery.progress import position_text
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.retry import ATTEMPTS_MOST, Halted, Signal
 from shardfleet.engine.shard.deaggregation import UserRecords
@@ -139,8 +141,8 @@ class ShardLanes:
             Halted: asked to stop.
 
         """
-        held, state = self._held, self._ports.state
-        note = await self._ports.patience.persist(lambda: state.lanes(held.lease_key), held.halt)
+        held, beside = self._held, self._ports.beside
+        note = await self._ports.patience.persist(lambda: beside.lanes(held.lease_key), held.halt)
         known, checkpoint = held.lanes or note, held.unstored or held.lease.checkpoint
         self._begin_anew(known.done_ahead(checkpoint) if known else DoneAhead())
         self._told = note
@@ -236,11 +238,13 @@ class ShardLanes:
             since=since,
             through=lanes.through or self._held.unstored or since,
             ahead=lanes.ahead,
+            between=tuple(map(position_text, self._held.on_its_way)),
         )
-        if note == self._told:
+        # What is on its way since the same note was written can only be what that one names.
+        if self._told is not None and note == replace(self._told, between=note.between):
             return True
         try:
-            await self._ports.state.write_lanes(note)
+            await self._ports.beside.write_lanes(note)
         except (Throttled, OutcomeUnknown):
             return False
         self._told = note

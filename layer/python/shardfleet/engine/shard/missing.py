@@ -197,7 +197,7 @@ class MissingShardWatch:
         first_ms, known_ms = note.first_ms or self._first_ms, note.known_ms
         if not note.is_open:
             # A mark was made up to an hour before the shard last answered.
-            known_ms = max(known_ms, await self._ports.tips.last_ms(note.lease_key))
+            known_ms = max(known_ms, (await self._ports.tips.last(note.lease_key)).at_ms)
             known_ms = min(first_ms, known_ms + _MARK_EVERY_MS) if known_ms else 0
         return replace(
             note,

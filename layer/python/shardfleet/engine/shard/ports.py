@@ -7,6 +7,7 @@ from shardfleet.engine.ports import Clock, DeadLetters, Entropy, EventSink, Wind
 from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.dispatch import Dispatcher
+from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.values import dataclass
 
@@ -17,6 +18,7 @@ class DeliveryPorts:
     What delivering works with.
 
     Attributes:
+        beside: what stands beside the checkpoints.
         dead_letters: None when records are never skipped.
         window_states: None where a window's state is kept in the fleet-state table alone.
 
@@ -26,6 +28,7 @@ class DeliveryPorts:
     checkpointer: Checkpointer
     notes: CrashNotes
     state: FleetState
+    beside: LeaseNotes
     dead_letters: DeadLetters | None
     window_states: WindowStates | None
     clock: Clock

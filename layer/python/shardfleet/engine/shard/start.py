@@ -17,6 +17,8 @@ goes on there, and that a loss behind a later position is told, too.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.sync import PIN_BACK_MS
@@ -29,13 +31,11 @@ from shardfleet.domain.stream.sequence import (
     Position,
     StreamIncarnation,
 )
-from shardfleet.engine.ports import Clock, StateStore, Written
-from shardfleet.engine.state.documents import Documents
+from shardfleet.engine.ports import Clock
+from shardfleet.engine.state.beside import KnownTip, LeaseNotes
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.engine.state.kinds import TIP, TipMark
 
 _MARK_EVERY_MS = 3_600_000
-_NO_MARK = TipMark(at_ms=0)
 
 
 async def start_position(
@@ -79,39 +79,54 @@ async def start_position(
 class TipMarks:
     """When each shard was last known to be read to its tip."""
 
-    def __init__(self, store: StateStore, clock: Clock) -> None:
-        """Keep the ports."""
-        self._store = Documents.of(store)
+    def __init__(self, notes: LeaseNotes, clock: Clock) -> None:
+        """
+        Know of none yet.
+
+        Args:
+            notes: where marks are; each counts for the generation that it was made in.
+            clock: the stream's.
+
+        """
+        self._notes = notes
         self._clock = clock
-        self._marks: dict[str, tuple[int, str]] = {}
+        self._marks: dict[str, tuple[int, str, int]] = {}
 
     async def proves_no_loss(self, lease_key: str, done: str) -> bool:
-        """Tell whether nothing untold is lost behind a position that has been trimmed."""
-        mark, _ = await self._read(lease_key)
+        """
+        Return whether nothing untold is lost behind a position that has been trimmed.
+
+        A mark of another position proves nothing: behind a later one there is only what came after
+        the mark, which has expired later than it, and before an earlier one it never was.
+        """
+        mark = await self._notes.tip(lease_key)
+        if not mark.counts:
+            return False
         # A shard that was resumed goes on behind the loss that was told, and behind no other.
-        is_told = mark.told == done
-        return is_told or self._clock.now_ms() - mark.at_ms < SHORTEST_RETENTION_MS
+        is_recent = self._clock.now_ms() - mark.at_ms < SHORTEST_RETENTION_MS
+        return mark.told == done or (mark.done == done and is_recent)
 
     async def stood_at(self, lease_key: str, done: str) -> bool:
-        """Tell whether the shard was at its tip with this position: nothing was left behind it."""
-        mark, _ = await self._read(lease_key)
-        return mark.done == done
+        """
+        Return whether the shard was at its tip with this position.
 
-    async def last_ms(self, lease_key: str) -> int:
-        """Return when the shard was last known to be at its tip, epoch milliseconds, 0 never."""
-        mark, _ = await self._read(lease_key)
-        return mark.at_ms
+        Then nothing was left behind it.
+        """
+        mark = await self._notes.tip(lease_key)
+        return mark.counts and mark.done == done
 
-    async def _read(self, lease_key: str) -> tuple[TipMark, int | None]:
-        """Return the mark and the version of its document; what cannot be read proves nothing."""
-        found = await self._store.get(TIP, lease_key)
-        return (found and found.body) or _NO_MARK, found.version if found else None
+    async def last(self, lease_key: str) -> KnownTip:
+        """
+        Return when the shard was last known to be at its tip.
+
+        That it was open then is so whatever has become of its lease.
+        """
+        return await self._notes.tip(lease_key)
 
     async def note_told(self, lease_key: str, done: str) -> None:
         """Note that the loss behind this position has been told."""
-        mark, version = await self._read(lease_key)
-        body = {"at_ms": mark.at_ms, "told": done}
-        await self._store.write(TIP, lease_key, body, expected_version=version)
+        mark = await self._notes.tip(lease_key)
+        await self._notes.write_tip(lease_key, replace(mark, done="", told=done))
 
     async def mark(
         self,
@@ -138,15 +153,16 @@ class TipMarks:
         def is_due(marked_ms: int, marked: str) -> bool:
             return now_ms - marked_ms >= _MARK_EVERY_MS or (is_left and done != marked)
 
-        if lease_key in self._marks and not is_due(*self._marks[lease_key]):
+        life = self._notes.life(lease_key)
+        known = self._marks.get(lease_key)
+        if known is not None and known[2] == life and not is_due(*known[:2]):
             return
-        known, version = await self._read(lease_key)
-        marked_ms, marked = known.at_ms, known.done
-        if known is not _NO_MARK and not is_due(marked_ms, marked):
-            self._marks[lease_key] = marked_ms, marked
+        mark = await self._notes.tip(lease_key)
+        if mark.counts and not is_due(mark.at_ms, mark.done):
+            self._marks[lease_key] = mark.at_ms, mark.done, life
             return
-        mark = now_ms, marked if done is None else done
-        body = dict(zip(("at_ms", "done"), mark, strict=True))
-        result = await self._store.write(TIP, lease_key, body, expected_version=version)
-        if isinstance(result, Written):
-            self._marks[lease_key] = mark
+        position = mark.done if done is None else done
+        if await self._notes.write_tip(
+            lease_key, replace(mark, at_ms=now_ms, done=position, told="")
+        ):
+            self._marks[lease_key] = now_ms, position, life

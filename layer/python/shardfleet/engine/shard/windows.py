@@ -97,7 +97,7 @@ class ShardWindows:
             held.note_progress(self._told.done)
 
     async def _read(self) -> None:
-        note, self._version = await self._ports.state.window(self._held.lease_key)
+        note, self._version = await self._ports.beside.window(self._held.lease_key)
         self._told = note or WindowNote(lease_key=self._held.lease_key, since="", through="")
 
     async def _fetch(self) -> str:
@@ -165,27 +165,30 @@ class ShardWindows:
 
     async def _write(self, through: ExtendedSequenceNumber) -> bool:
         """Write the note as the owner; False: the lease is lost."""
-        held, state = self._held, self._ports.state
+        held, beside = self._held, self._ports.beside
         note = WindowNote(
             lease_key=held.lease_key,
             since=position_text(held.lease.checkpoint),
             through=position_text(through),
             start_ms=self.open.start_ms,
             state=self.open.state,
+            between=tuple(map(position_text, held.on_its_way)),
         )
         before = self._told
-        told = replace(before, since=note.since, state=self._told_state, kept_at="")
+        told = replace(
+            before, since=note.since, between=note.between, state=self._told_state, kept_at=""
+        )
         if note == told:
             return True
         note = await self._kept(note)
         for _ in range(_ROUNDS_MOST):
-            version = await state.write_window(note, self._version)
+            version = await beside.write_window(note, self._version)
             if version is not None:
                 self._told, self._told_state, self._version = note, self.open.state, version
                 await self._drop(before)
                 return True
             try:
-                found, self._version = await state.window(held.lease_key)
+                found, self._version = await beside.window(held.lease_key)
                 before = found or before
             except MalformedDocument as error:
                 self._version = error.version  # What is open here is the window's state.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -490,4 +489,6 @@ def _slot(found: FoundDocument[Slot] | None) -> VersionedSlot | None:
 
 def _body(note: CrashNote | StopNote | LanesNote | WindowNote) -> dict[str, Any]:
     """Return all fields but the lease key, which is the document's id."""
-    return {f.name: getattr(note, f.name) for f in fields(note) if f.name != "lease_key"}
+    body: dict[str, Any] = msgspec.to_builtins(note)
+    del body["lease_key"]
+    return body

@@ -21,6 +21,7 @@ from shardfleet.domain.delivery.progress import read_position
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.delivery.windows import WindowNote, read_state
 from shardfleet.domain.leases.foreign_owners import Foreign
+from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.reasons import reason_of_json
 from shardfleet.domain.sleep.pauses import DIRECTIONS, Pauses
 from shardfleet.domain.sleep.sleep import Nap
@@ -49,6 +50,7 @@ class CrashNote:
         crashes: process deaths charged to this call so far.
         is_open: the call has not returned yet.
         kind: see :class:`~shardfleet.domain.delivery.calls.CallKind`.
+        stamp: whose lease it was then; None: not kept.
 
     """
 
@@ -59,6 +61,7 @@ class CrashNote:
     crashes: int
     is_open: bool
     kind: str = "records"
+    stamp: Stamp | None = None
 
 
 # --- bodies that are nothing else
@@ -81,6 +84,19 @@ class TipMark(msgspec.Struct, frozen=True):
     at_ms: int
     done: str = ""
     told: str = ""
+    stamp: Stamp | None = None
+
+
+class SetBack(msgspec.Struct, frozen=True):
+    """
+    A lease was set back by us; how often, says the document's version.
+
+    See :class:`shardfleet.domain.leases.stamps.Generation`.
+    """
+
+    at_ms: int
+    to: str = ""
+    first: str = ""
 
 
 class Lock(msgspec.Struct, frozen=True):
@@ -324,6 +340,7 @@ WINDOW: DocumentKind[WindowNote] = DocumentKind(
 TIP: DocumentKind[TipMark] = DocumentKind("tip", TipMark)
 NAP: DocumentKind[Nap] = DocumentKind("nap", _NapBody, id_field="lease_key", made=_nap)
 GONE: DocumentKind[GoneNote] = DocumentKind("gone", _GoneBody, id_field="lease_key", made=_gone)
+GENERATION: DocumentKind[SetBack] = DocumentKind("generation", SetBack)
 PIN: DocumentKind[Pin] = DocumentKind("pin", Pin)
 STREAM: DocumentKind[StreamIncarnation] = DocumentKind("stream", _Identity, made=_incarnation)
 PROMPT: DocumentKind[Nothing] = DocumentKind("prompt", Nothing)
@@ -355,6 +372,7 @@ KINDS: tuple[DocumentKind[Any], ...] = (
     TIP,
     NAP,
     GONE,
+    GENERATION,
     PIN,
     STREAM,
     PROMPT,

@@ -30,6 +30,7 @@ from shardfleet.engine.shard.ports import DeliveryPorts
 from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.shard.start import TipMarks
 from shardfleet.engine.shard.usage import UsageMeter
+from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.engine.stream_clock import StreamClock
@@ -71,8 +72,9 @@ class ShardWork:
         self._consumer_ports: ConsumerPorts | None = None
         self._is_halted = False
         self.usage = _usage_meter(slot, config=config, ports=ports)
+        self._beside = LeaseNotes(ports.fleet_state, slot.worker_id)
         self._notes = CrashNotes(
-            ports.fleet_state,
+            self._beside,
             suspicious=slot.open_turns > 0,
             config=config,
             events=ports.events,
@@ -105,7 +107,7 @@ class ShardWork:
 
     def _wire(self, incarnation: StreamIncarnation, clock: Clock) -> ConsumerPorts:
         ports, config, patience = self._ports, self._config, self._patience
-        tips = TipMarks(ports.state, clock)
+        tips = TipMarks(self._beside, clock)
         dispatcher = Dispatcher(
             DispatchPorts(
                 handler=ports.handler,
@@ -130,6 +132,7 @@ class ShardWork:
                 checkpointer=self.checkpointer,
                 notes=self._notes,
                 state=ports.fleet_state,
+                beside=self._beside,
                 dead_letters=ports.dead_letters,
                 window_states=ports.window_states,
                 clock=clock,
@@ -146,6 +149,7 @@ class ShardWork:
                 entropy=ports.entropy,
                 events=ports.events,
             ),
+            beside=self._beside,
             notes=self._notes,
             tips=tips,
             naps=NapRecord(ports.state),

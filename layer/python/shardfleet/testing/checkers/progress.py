@@ -127,12 +127,18 @@ class ProgressIsStored(Checker):
         """Tell whether lanes, or a window, are noted to be beyond it, for the stored checkpoint."""
         window = self._windows.get(lease.lease_key)
         if window and stands_for(
-            lease.checkpoint, since=window["since"], through=window["through"]
+            lease.checkpoint,
+            since=window["since"],
+            through=window["through"],
+            between=window["between"],
         ):
             return entry.place <= read_position(window["through"])
         note = self._lanes.get(lease.lease_key)
         if not note or not stands_for(
-            lease.checkpoint, since=note["since"], through=note["through"]
+            lease.checkpoint,
+            since=note["since"],
+            through=note["through"],
+            between=note["between"],
         ):
             return False
         return DoneAhead.of(note["ahead"]).has(entry.key, entry.position)

@@ -1,0 +1,96 @@
+"""
+Whether what stands beside a checkpoint still counts: whose hands the lease was in, and since when.
+
+Hazard H20. A tip mark, a window's state, how far lanes are ahead, a crash note: each says something
+about a shard as its checkpoint stood, and proves nothing once that was set back. So each carries a
+stamp. It counts only under the *generation* that is current, which every setting-back of ours
+raises, and only if the lease has had no other owner since: the same owner, after a crash too, or
+one other who got it from that one. How often it changed hands is what the lease itself counts
+(``ownerSwitchesSinceCheckpoint``, protocol.md §1.2: a take and an assignment from a living owner
+add 1, a checkpoint begins anew), so that a handover of ours, by way of nobody or of the next owner,
+adds none, and a lost slot's lease that the manager assigns anew adds one.
+
+For which checkpoints it counts says each kind itself.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """
+    How often a lease was set back by us, and what was promised the last time.
+
+    Attributes:
+        number: 0: never.
+        at_ms: when it was last, epoch milliseconds.
+        to: the checkpoint that was written then, ``number:sub``; "": another kind of change.
+        first: sequence number of the first record that was counted to come again; "": none.
+
+    """
+
+    number: int = 0
+    at_ms: int = 0
+    to: str = ""
+    first: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """
+    Whose lease it was, and how it stood, when something was noted beside its checkpoint.
+
+    Attributes:
+        generation: of the lease.
+        owner: who held it and wrote; "" for who writes without holding it.
+        counter: of the lease; -1 where it is not known.
+        switches: how often it had changed hands since its checkpoint.
+        stood: the checkpoint, ``number:sub``.
+
+    """
+
+    generation: int = 0
+    owner: str = ""
+    counter: int = -1
+    switches: int = 0
+    stood: str = ""
+
+    @classmethod
+    def of(cls, lease: Lease, owner: str, generation: int) -> Self:
+        """Return the stamp of who holds a lease."""
+        return cls(
+            generation=generation,
+            owner=owner,
+            counter=lease.lease_counter,
+            switches=lease.owner_switches_since_checkpoint,
+            stood=_text(lease),
+        )
+
+    def counts(self, lease: Lease, generation: int) -> bool:
+        """
+        Return whether what was noted still says something about a lease as it is now.
+
+        Args:
+            lease: as it is, perhaps in the hands of who asks.
+            generation: that is current.
+
+        """
+        if self.generation != generation:
+            return False
+        if self.counter < 0:
+            return True
+        if lease.lease_counter < self.counter:
+            return False  # It was made anew, or somebody else has counted (L1).
+        has_moved = _text(lease) != self.stood
+        switches = lease.owner_switches_since_checkpoint - (0 if has_moved else self.switches)
+        return switches == 0 or (switches == 1 and lease.lease_owner != self.owner)
+
+
+def _text(lease: Lease) -> str:
+    checkpoint = lease.checkpoint
+    return f"{checkpoint.sequence_number}:{checkpoint.sub_sequence_number}"

@@ -1,0 +1,329 @@
+"""
+What stands beside checkpoints: written with a stamp, and read only as far as it still counts.
+
+Hazard H20: a tip mark, a window's state, how far lanes are ahead and a crash note outlive the
+checkpoint that they were made for. All of them are written and read here, by those who hold the
+lease. What does not count any more is as if it were not there, which is the safe side of each:
+
+============  =============================================================================
+tip mark      proves nothing: what has expired is told as lost
+window        its state begins anew behind the checkpoint, and records from there come again
+lanes         what was done ahead of the checkpoint comes again
+crash note    nobody is charged with deaths over another place
+============  =============================================================================
+
+Every setting-back of ours (a rewind, an import of positions, ``release --ended``, a lease made
+anew) raises the lease's generation before it touches the lease, so that one that is cut off in
+between has made notes stale, which repeats and never loses.
+
+Two kinds stand whatever is done to the checkpoint, and have no stamp. A *stop* is a person's to
+take back (``shardfleet resume``): nothing behind it is read before. A *pin* is the earliest instant
+from which a lease at LATEST is read: an older one repeats, and a newer one would skip (H7).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+
+from shardfleet.domain.delivery.lanes import DoneAhead, LanesNote
+from shardfleet.domain.delivery.progress import read_position
+from shardfleet.domain.delivery.windows import WindowNote
+from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.leases.stamps import Generation, Stamp
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.engine.ownership.lease import HeldLease
+from shardfleet.engine.ports import StateStore, Written
+from shardfleet.engine.state.documents import Documents, FoundDocument
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.kinds import GENERATION, TIP, CrashNote, SetBack, TipMark
+from shardfleet.errors import MalformedDocument, OutcomeUnknown, ProtocolError
+from shardfleet.values import dataclass
+
+_ROUNDS_MOST = 20  # Two people at most set back one lease at a time; more rounds mean a bug.
+
+Note = TypeVar("Note", CrashNote, LanesNote, WindowNote)
+
+
+async def generation_of(store: StateStore, lease_key: str) -> Generation:
+    """
+    Read how often a lease was set back.
+
+    Raises:
+        Throttled: try again.
+
+    """
+    return _generation(await Documents.of(store).get(GENERATION, lease_key))
+
+
+async def raise_generation(
+    store: StateStore, lease_key: str, *, now_ms: int, to: str = "", first: str = ""
+) -> None:
+    """
+    Let nothing count any more that stands beside a checkpoint; before the lease is touched.
+
+    Args:
+        store: the fleet-state table.
+        lease_key: the lease that is to be set back, or made.
+        now_ms: epoch milliseconds.
+        to: the checkpoint that will be written, ``number:sub``, if records come again from there.
+        first: sequence number of the first record that was counted to come again.
+
+    Raises:
+        Throttled: not raised; the lease is not to be touched.
+
+    """
+    body = {"at_ms": now_ms, "to": to, "first": first}
+    current = await store.read(GENERATION, lease_key)
+    for _ in range(_ROUNDS_MOST):
+        version = None if current is None else current.version
+        try:
+            result = await store.write(GENERATION, lease_key, body, expected_version=version)
+        except OutcomeUnknown:
+            # To raise it twice is to raise it.
+            current = await store.read(GENERATION, lease_key)
+            continue
+        if isinstance(result, Written):
+            return
+        current = result.current
+    raise ProtocolError(
+        f"generation of {lease_key}: not written in {_ROUNDS_MOST} rounds of compare-and-set"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BeyondCheckpoint:
+    """
+    What was done of a shard beyond its checkpoint, and counts.
+
+    Attributes:
+        through: an open window has everything up to here in its state; None: there is none.
+        ahead: how far lanes are done.
+
+    """
+
+    through: ExtendedSequenceNumber | None
+    ahead: DoneAhead
+
+    @property
+    def last(self) -> ExtendedSequenceNumber | None:
+        """Return the furthest position of all; None: nothing was done beyond the checkpoint."""
+        place = self.ahead.last
+        lane = None if place is None else ExtendedSequenceNumber(str(place[0]), place[1])
+        return max((each for each in (self.through, lane) if each is not None), default=None)
+
+    def has(self, partition_key: str, position: ExtendedSequenceNumber) -> bool:
+        """Return whether the record of that key at that position was done."""
+        if self.through is not None and position <= self.through:
+            return True
+        place = int(position.sequence_number), position.sub_sequence_number
+        return self.ahead.has(partition_key, place)
+
+
+async def beyond_checkpoint(state: FleetState, lease: Lease) -> BeyondCheckpoint:
+    """
+    Read what was done beyond the checkpoint of a lease that somebody else may hold.
+
+    Raises:
+        Throttled: try again.
+
+    """
+    generation = await generation_of(state.store, lease.lease_key)
+    lanes = await state.lanes(lease.lease_key)
+    ahead, through, window = DoneAhead(), None, None
+    with suppress(MalformedDocument):  # Told by who has read it; its records come again as others.
+        window, _ = await state.window(lease.lease_key)
+    if lanes is not None and _counts(lanes.stamp, lease, generation.number, by_default=False):
+        ahead = lanes.done_ahead(lease.checkpoint)
+    if window is not None and _counts(window.stamp, lease, generation.number, by_default=True):
+        through = window.done if window.is_for(lease.checkpoint) else None
+    return BeyondCheckpoint(through, ahead)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTip:
+    """
+    When a shard was last known to be read to its tip.
+
+    Attributes:
+        at_ms: epoch milliseconds; 0: never.
+        done: the position there, as a lease says it; "": not known.
+        told: the position behind which a loss was told last.
+        counts: it proves something about the lease as it is now.
+        version: of its document; None: there is none.
+
+    """
+
+    at_ms: int = 0
+    done: str = ""
+    told: str = ""
+    counts: bool = False
+    version: int | None = None
+
+
+class LeaseNotes:
+    """
+    What stands beside the checkpoints of the leases of one worker turn.
+
+    Each lease is begun with :meth:`begin` by whoever is about to read its shard.
+    """
+
+    def __init__(self, state: FleetState, worker_id: str = "") -> None:
+        """
+        Begin with no lease.
+
+        Args:
+            state: the fleet-state table.
+            worker_id: whose turn it is; "" for who holds no lease.
+
+        """
+        self._state = state
+        self._worker_id = worker_id
+        self._held: dict[str, HeldLease] = {}
+        self._generations: dict[str, Generation] = {}
+
+    async def begin(self, held: HeldLease) -> None:
+        """
+        Learn the generation of a lease that is held: one read for each time a shard is begun.
+
+        Raises:
+            Throttled: try again.
+
+        """
+        self._generations[held.lease_key] = await generation_of(self._state.store, held.lease_key)
+        self._held[held.lease_key] = held
+
+    def generation(self, lease_key: str) -> Generation:
+        """Return the generation of a lease that was begun."""
+        return self._generations[lease_key]
+
+    def life(self, lease_key: str) -> int:
+        """Return the number of the generation of a lease that was begun; -1 of any other one."""
+        known = self._generations.get(lease_key)
+        return -1 if known is None else known.number
+
+    # --- crash notes, lanes and windows
+
+    async def note(self, lease_key: str) -> CrashNote | None:
+        """Read the crash note of a lease; None where the checkpoint lies before what it is of."""
+        found = self._counting(await self._state.note(lease_key))
+        held = self._held[lease_key]
+        stands = held.unstored or held.lease.checkpoint
+        if found is None or found.stamp is None or stands < read_position(found.stamp.stood):
+            return None
+        return replace(found, stamp=None)
+
+    async def write_note(self, note: CrashNote) -> None:
+        """Write the crash note of a lease that is held."""
+        await self._state.write_note(self._stamped(note))
+
+    async def close_note(self, note: CrashNote) -> None:
+        """Close a crash note of this worker that is still as it was written, whenever it was."""
+        found = await self._state.note(note.lease_key)
+        if found is None or found.stamp is None or found.stamp.owner != self._worker_id:
+            return
+        if replace(found, stamp=None) == note:
+            await self._state.close_note(found)
+
+    async def lanes(self, lease_key: str) -> LanesNote | None:
+        """Read how far a shard is done beyond its checkpoint."""
+        found = self._counting(await self._state.lanes(lease_key))
+        return None if found is None else replace(found, stamp=None)
+
+    async def write_lanes(self, note: LanesNote) -> None:
+        """Write how far a shard that is held is done beyond its checkpoint."""
+        await self._state.write_lanes(self._stamped(note))
+
+    async def window(self, lease_key: str) -> tuple[WindowNote | None, int | None]:
+        """Read a shard's window, and the version of its document, which may be there without."""
+        note, version = await self._state.window(lease_key)
+        found = self._counting(note, by_default=True)
+        return None if found is None else replace(found, stamp=None), version
+
+    async def write_window(self, note: WindowNote, version: int | None) -> int | None:
+        """Write a shard's window, as :meth:`FleetState.write_window` does."""
+        return await self._state.write_window(self._stamped(note), version)
+
+    # --- tip marks
+
+    async def tip(self, lease_key: str) -> KnownTip:
+        """
+        Read when a shard was last at its tip.
+
+        Raises:
+            Throttled: try again.
+
+        """
+        found = await self._state.store.get(TIP, lease_key)
+        if found is None:
+            return KnownTip()
+        if found.body is None:  # What cannot be read proves nothing.
+            return KnownTip(version=found.version)
+        return KnownTip(
+            at_ms=found.body.at_ms,
+            done=found.body.done,
+            told=found.body.told,
+            counts=await self._tip_counts(lease_key, found.body),
+            version=found.version,
+        )
+
+    async def _tip_counts(self, lease_key: str, mark: TipMark) -> bool:
+        number = (await self._generation_of(lease_key)).number
+        held = self._held.get(lease_key)
+        if held is not None:
+            return _counts(mark.stamp, held.lease, number, by_default=True)
+        return number == (0 if mark.stamp is None else mark.stamp.generation)
+
+    async def write_tip(self, lease_key: str, mark: KnownTip) -> bool:
+        """
+        Write it over the one that was read, also of a shard whose lease is not held.
+
+        Returns:
+            Whether nobody else has written it since.
+
+        """
+        held, generation = self._held.get(lease_key), await self._generation_of(lease_key)
+        stamp = Stamp(generation=generation.number) if held is None else self._stamp(held)
+        body = msgspec.to_builtins(
+            TipMark(at_ms=mark.at_ms, done=mark.done, told=mark.told, stamp=stamp)
+        )
+        result = await self._state.store.write(TIP, lease_key, body, expected_version=mark.version)
+        return isinstance(result, Written)
+
+    async def _generation_of(self, lease_key: str) -> Generation:
+        known = self._generations.get(lease_key)
+        return known or await generation_of(self._state.store, lease_key)
+
+    def _counting(self, note: Note | None, *, by_default: bool = False) -> Note | None:
+        if note is None:
+            return None
+        held = self._held[note.lease_key]
+        number = self._generations[note.lease_key].number
+        return note if _counts(note.stamp, held.lease, number, by_default=by_default) else None
+
+    def _stamped(self, note: Note) -> Note:
+        return replace(note, stamp=self._stamp(self._held[note.lease_key]))
+
+    def _stamp(self, held: HeldLease) -> Stamp:
+        number = self._generations[held.lease_key].number
+        return Stamp.of(held.lease, self._worker_id, number)
+
+
+def _counts(stamp: Stamp | None, lease: Lease, generation: int, *, by_default: bool) -> bool:
+    """Return whether a note counts; one of an earlier release by default or not, if at all."""
+    if stamp is None:
+        return by_default and not generation
+    return stamp.counts(lease, generation)
+
+
+def _generation(found: FoundDocument[SetBack] | None) -> Generation:
+    """Return what a document says; of one that cannot be read its version is what counts."""
+    if found is None:
+        return Generation()
+    if found.body is None:
+        return Generation(number=found.version)
+    body = found.body
+    return Generation(number=found.version, at_ms=body.at_ms, to=body.to, first=body.first)
