@@ -1,4 +1,8 @@
-"""The checkers of ownership, progress and slots each see a planted violation, and nothing else."""
+"""
+The checkers of ownership, progress and slots each see a planted violation, and nothing else.
+
+Long, and one idea: a planted violation for each checker.
+"""
 
 from dataclasses import replace
 

@@ -4,6 +4,8 @@ What fails, hangs or kills is found, whatever the call and the policy, and nobod
 The table has one row for each kind of call into user code and each way in which it goes wrong; its
 outcome for each policy. Every cell is three shards in a real worker, turn after turn, as its state
 machine invokes it: shard 0 is guilty, the other two are to be handled whole and never charged.
+
+Long, and one idea: the table, and what no table can say about when suspicion and notes end.
 """
 
 import asyncio

@@ -177,8 +177,7 @@ class ShardConsumer:
         """Read and deliver to the end of the shard; return its children."""
         held = self._held
         await self._patience.persist(partial(self._ports.beside.begin, held), held.halt)
-        await self._patience.persist(self._charge, held.halt)
-        await self._delivery.stop_if_it_kills()
+        await self._charge()
         await self._patience.persist(self._missing.remember, held.halt)
         await self._delivery.recall()
         start = await self._patience.persist(self._start, held.halt)
@@ -214,8 +213,7 @@ class ShardConsumer:
             await self._patience.persist(self._missing.answered, held.halt)
             await self._missing.mark()
             await self._delivery.deliver(records)
-            if page.size or page.lag_ms == 0:
-                self._delivery.acquit()
+            self._delivery.acquit(page)
             if page.resume_token is None:
                 return page.child_shards
             # Behind open records there is something, and they would be lost as unread.
@@ -228,8 +226,11 @@ class ShardConsumer:
                 await self._ports.faults.passed(held.lease_key)
 
     async def _charge(self) -> None:
-        done = self._held.unstored or self._held.lease.checkpoint
-        await self._ports.notes.charge(self._held.lease_key, done=done)
+        """Charge a death to the shard, before anything of it is called; it may be one too many."""
+        held, notes = self._held, self._ports.notes
+        done = held.unstored or held.lease.checkpoint
+        await self._patience.persist(lambda: notes.charge(held.lease_key, done=done), held.halt)
+        await self._delivery.stop_if_it_kills()
 
     def _expander(self) -> Deaggregator:
         lease, sink = self._held.lease, self._ports.reading.events

@@ -25,6 +25,7 @@ from shardfleet.domain.delivery.calls import CallKind
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.delivery.open_records import OpenRecords
 from shardfleet.domain.delivery.progress import check_order, position_of
+from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import FailedRecords
@@ -173,9 +174,11 @@ class ShardDelivery:
             await self._offer(must_flush=self._open.is_full(self._ports.clock.monotonic_ms()))
         await self.flush_if_due(at_once=notes.follows_death)
 
-    def acquit(self) -> None:
-        """End the suspicion of a death, if all that was handed over is done and stored."""
-        if not self.has_open and self._held.unstored is None:
+    def acquit(self, page: RecordsPage) -> None:
+        """End the suspicion of a death, if all that was read is done and stored."""
+        # An empty page on the way proves nothing (hazard H6).
+        has_read = page.size > 0 or page.lag_ms == 0
+        if has_read and not self.has_open and self._held.unstored is None:
             self._ports.notes.acquit(self._held.lease_key)
 
     async def stop_if_it_kills(self) -> None:
