@@ -227,6 +227,9 @@ class Checker:
     def call_killed(self, at_ms: int, by: Suspect, shard_id: str, *, call: str) -> None:
         """See user code kill its process, in a call of a kind: a record, a hook, a flush."""
 
+    def bare_call(self, at_ms: int, by: Suspect, shard_id: str, *, call: str, begins: bool) -> None:
+        """See a call of a kind without records begin or come back: a flush, a window's last one."""
+
     def window_ended(self, at_ms: int, by: Suspect, shard_id: str, *, held: Sequence[str]) -> None:
         """See a window's last call come to a result, of records at ``sequence:sub``."""
 

@@ -19,6 +19,7 @@ _DEATHS_MOST = 8
 _TIMEOUT_MS = 4_900
 # A note is closed, or the call that it announces begun, in a few tries of a table that is out.
 _CLOSING_MS = 20_000
+_FROZEN_MOST_MS = 50_000
 _OWN_END = "process ended"
 _DEATHS = (_OWN_END, "killed", "timed out", "killed by a record", "killed by user code")
 
@@ -69,6 +70,14 @@ class InnocentsAreNotCharged(Checker):
         """See a call of a hook begin."""
         self._of(by, shard_id).begun[hook] = at_ms
 
+    def bare_call(self, at_ms: int, by: Suspect, shard_id: str, *, call: str, begins: bool) -> None:
+        """See a call without records begin or come back."""
+        if begins:
+            self._of(by, shard_id).begun[call] = at_ms
+        else:
+            self._of(by, shard_id).begun.pop(call, None)
+            self._came_back(at_ms, by, shard_id)
+
     def call_over(self, by: Suspect, shard_id: str, *, call: int) -> None:
         """See a call come back."""
         self._of(by, shard_id).begun.pop(str(call), None)
@@ -96,7 +105,7 @@ class InnocentsAreNotCharged(Checker):
         calls.noted_ms = None if calls.noted_ms is None else at_ms
 
     def hook_over(self, by: Suspect, shard_id: str, hook: Hook, *, failed: bool) -> None:
-        """See a hook come back."""
+        """See a hook come back: its note is closed soon."""
         del failed
         self._of(by, shard_id).begun.pop(hook, None)
 
@@ -120,8 +129,10 @@ def _may_have_killed(calls: _UnderWay, at_ms: int) -> bool:
     died_ms, what = deaths[-1] if deaths else (at_ms, "")
     if what == _OWN_END:
         return any(begun_ms <= died_ms - _TIMEOUT_MS for begun_ms in calls.begun.values())
-    is_noted = calls.noted_ms is not None and died_ms - calls.noted_ms < _CLOSING_MS
-    return is_noted or bool(calls.begun)
+    if calls.noted_ms is None or calls.begun:
+        return bool(calls.begun)
+    froze = any(at_ms >= calls.noted_ms and what == "frozen" for at_ms, what in calls.by.faults)
+    return died_ms - calls.noted_ms < _CLOSING_MS + froze * _FROZEN_MOST_MS
 
 
 class WhatKillsIsStopped(Checker):

@@ -163,6 +163,9 @@ async def _run(options: Options) -> RunResult:
     if shape.config.failure_policy.stops:
         # A shard stopped for a record that kills would rest until somebody removes the record.
         muted |= {"poison"}
+    if shape.config.tumbling_window_ms:
+        # A tool knows what was handled, not what is in a result.
+        muted |= {"foreign_checkpoint"}
     if shape.config.checkpoint == "manual":
         # A buffered record kills in a later call, of other records.
         muted |= {"poison"}

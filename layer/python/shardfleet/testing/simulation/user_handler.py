@@ -104,7 +104,8 @@ class UserHandler:
         if batch:
             self._tell_begun(batch, number)
         else:
-            self._may_die(batch.shard_id, "flush" if batch.window is None else "window")
+            self._tell_bare(batch, begins=True)
+            self._may_die(batch.shard_id, _bare(batch))
         around.calls["handler.run"] += 1
         first = batch[0].sequence_number if batch else "nothing"
         around.log(actor.name, "handler.run", batch.shard_id, first, len(batch))
@@ -132,11 +133,18 @@ class UserHandler:
         for begun in around.seers["call_begun"]:
             begun(call)
 
+    def _tell_bare(self, batch: Batch, *, begins: bool) -> None:
+        around, kind = self._around, _bare(batch)
+        for seen in around.seers["bare_call"]:
+            seen(around.now_ms, self._actor, batch.shard_id, call=kind, begins=begins)
+
     def _tell_over(self, batch: Batch, number: int, result: HandlerResult) -> None:
         around, actor, now_ms = self._around, self._actor, self._around.now_ms
         if batch and not result.timed_out:  # That one never comes back.
             for over in around.seers["call_over"]:
                 over(actor, batch.shard_id, call=number)
+        elif not batch and not result.timed_out:
+            self._tell_bare(batch, begins=False)
         if result.error is not None:
             for checker in around.checkers:
                 checker.batch_failed(now_ms, actor, batch.shard_id, call=number)
@@ -271,6 +279,11 @@ class UserHandler:
             if tells:
                 batch.checkpoint(record)
         return None
+
+
+def _bare(batch: Batch) -> str:
+    """Return the kind of a call without records and without a hook."""
+    return "flush" if batch.window is None else "window"
 
 
 def take_effect(actor: Actor, around: Surroundings, record: Record, *, call: int = 0) -> None:
