@@ -4,7 +4,8 @@ Whatever stands beside a checkpoint, and however it is set back: what is promise
 Or it is told as lost. Each kind of note is left by a worker, the lease is set back in each way that
 there is, and a worker reads on: all through whole turns, the real rewinder, importer and manager.
 
-Expected values are counted off the stream: everything behind the place that the lease was set to.
+It is one idea: each kind of note against each way of setting back. Expected values are counted off
+the stream: everything behind the place that the lease was set to.
 """
 
 import asyncio

@@ -1,4 +1,8 @@
-"""Lanes of one shard: side by side, each key in order, and a checkpoint that passes nothing."""
+"""
+Lanes of one shard: side by side, each key in order, and a checkpoint that passes nothing.
+
+It is one idea: whatever happens to lanes is a scenario of one shard.
+"""
 
 import asyncio
 import random

@@ -176,7 +176,6 @@ class ShardConsumer:
     async def _consume(self) -> Sequence[ChildShard]:
         """Read and deliver to the end of the shard; return its children."""
         held = self._held
-        await self._patience.persist(partial(self._ports.beside.begin, held), held.halt)
         await self._charge()
         await self._patience.persist(self._missing.remember, held.halt)
         await self._delivery.recall()
@@ -228,6 +227,7 @@ class ShardConsumer:
     async def _charge(self) -> None:
         """Charge a death to the shard, before anything of it is called; it may be one too many."""
         held, notes = self._held, self._ports.notes
+        await self._patience.persist(partial(self._ports.beside.begin, held), held.halt)
         done = held.unstored or held.lease.checkpoint
         await self._patience.persist(lambda: notes.charge(held.lease_key, done=done), held.halt)
         await self._delivery.stop_if_it_kills()
