@@ -132,11 +132,15 @@ def test_a_windows_result_with_a_gap_or_with_a_record_twice_is_found(held, viola
     assert len(found) == violations
 
 
-def test_a_record_that_is_in_no_windows_result_is_found():
+@pytest.mark.parametrize(("places", "violations"), [([(1, 0)], 1), ([(1, 0), (2, 0)], 0)])
+def test_a_record_that_is_in_no_windows_result_is_found(places, violations):
     checker, found = planted(checkers.WindowsHaveAll)
     has_records(checker, 1, 2)
+    checker.ledger.has_windows = True
+    for entry in checker.ledger.shards[KEY].entries:
+        entry.times = 1
 
-    checker.window_ended(1, OTHER, KEY, held=["1:0"])
-    checker.over(1_000_000, keys=())
+    checker.ledger.has_result(KEY, places)
+    checker.over(1, keys=())
 
-    assert len(found) == 1
+    assert len(found) == violations

@@ -112,6 +112,7 @@ class RunLedger:
         trimmed_ms: when records were trimmed that nobody had handled, None if there was nothing.
         recreated_ms: when the stream was deleted and created again, None if it was not.
         lanes: how many calls of a shard may go side by side.
+        has_windows: progress is stored with the states of tumbling windows.
         policy: what becomes of a record that is given up (``on_exhausted``).
         wanted_from_ms: nobody is to be given what was put before, milliseconds of the simulation.
         wanted_again: by shard, what was done and lies behind the place that it was set back to, by
@@ -128,8 +129,10 @@ class RunLedger:
         self.trimmed_ms: int | None = None
         self.wanted_from_ms = 0
         self.lanes = 1
+        self.has_windows = False
         self.policy = "stop"
         self.wanted_again: dict[str, dict[tuple[int, int], SourceRecord]] = {}
+        self._in_results: set[tuple[str, int, int]] = set()
         self._began_ms = began_ms
         self._trimmed_before_ms = 0
         # Those set back to the oldest record: what has expired then is not part of that.
@@ -199,6 +202,20 @@ class RunLedger:
         if not self.wanted_again.get(shard_id, True):
             del self.wanted_again[shard_id]
             self._from_oldest.discard(shard_id)
+
+    def has_result(self, shard_id: str, places: Sequence[tuple[int, int]]) -> None:
+        """Note the records that a window's result is of."""
+        self._in_results.update((shard_id, *place) for place in places)
+
+    def without_result(self) -> Iterator[SourceRecord]:
+        """Return what was handled and is in no window's result; nothing where there are none."""
+        if not self.has_windows:
+            return
+        for shard_id, truth in self.shards.items():
+            for entry in truth.entries:
+                is_due = entry.times and not entry.is_kept and self._is_there(entry)
+                if is_due and (shard_id, *entry.position) not in self._in_results:
+                    yield entry
 
     def between(
         self,

@@ -7,26 +7,17 @@ from collections.abc import Sequence
 from shardfleet.testing.checkers.checker import Checker, Suspect
 from shardfleet.testing.checkers.ledger import SourceRecord
 
-# The longest window, the wait for what may still come of it, and calls that failed meanwhile.
-_OPEN_MOST_MS = 180_000
-
 
 class WindowsHaveAll(Checker):
     """
     A window's result has the records between its first and its last one, each once.
 
-    And each record that was handled is in a result, some time after its window is over.
+    And each record that was handled is in a result in the end.
     """
-
-    def __init__(self, *args: object, **options: object) -> None:
-        """Begin with no window."""
-        super().__init__(*args, **options)  # type: ignore[arg-type]
-        self._told: dict[str, set[tuple[int, int]]] = {}
 
     def window_ended(self, at_ms: int, by: Suspect, shard_id: str, *, held: Sequence[str]) -> None:
         """Compare a result with the stream."""
         places = [_place(text) for text in held]
-        self._told.setdefault(shard_id, set()).update(places)
         if not places:
             return
         due = [
@@ -42,14 +33,10 @@ class WindowsHaveAll(Checker):
             self.found(at_ms, shard_id, text)
 
     def over(self, at_ms: int, *, keys: Sequence[str]) -> None:
-        """Look for records that are in no result, where there are any."""
+        """Look for records that are in no result."""
         del keys
-        for shard_id in sorted(self._told):
-            for entry in self.ledger.shards[shard_id].entries:
-                is_due = entry.put_ms < at_ms - _OPEN_MOST_MS and not _may_be_missing(entry)
-                if is_due and entry.position not in self._told[shard_id]:
-                    self.found(at_ms, shard_id, f"{entry} is in no window's result")
-                    return
+        for entry in self.ledger.without_result():
+            self.found(at_ms, entry.shard_id, f"{entry} is in no window's result")
 
 
 def _may_be_missing(entry: SourceRecord) -> bool:

@@ -46,7 +46,8 @@ class FaultMix:
     clocks are an hour ahead or behind from then on, or right again;
     ``import_kills`` is per invocation, ``call_kills`` per handler call without records: a hook, a
     window's last call, a flush of manual checkpoints; the same call of that shard kills from then
-    on, for minutes;
+    on, for minutes; ``odd_answer`` is per call: a refusal by any code or status there is;
+    ``malformed_document`` per second: one document cannot be read, or says more than is known;
     ``decode_bomb`` per put: many aggregates at once, each of which takes long to take apart.
     """
 
@@ -125,6 +126,12 @@ class FaultMix:
     # --- user code that kills its process without having a record
     import_kills: float = 0.03
     call_kills: float = 0.02
+
+    # --- answers of every kind that the table of refusals knows, one at a time
+    odd_answer: float = 0.01
+
+    # --- documents of the fleet state that a worker's role has written nonsense into
+    malformed_document: float = 0.004
 
     @classmethod
     def drawn(cls, chance: random.Random, *, often: AbstractSet[str] = frozenset()) -> FaultMix:

@@ -171,11 +171,12 @@ class TrueStream:
 
     def forget(self, *, but: AbstractSet[str]) -> None:
         """Let one closed shard leave the stream whose records are all done, as retention does."""
+        open_windows = {entry.shard_id for entry in self._around.ledger.without_result()}
         for shard_id in self._listed:
             truth = self._around.ledger.shards[shard_id]
             gone = [parent for parent in truth.parents if parent in self._listed]
             is_over = truth.children and truth.first_unfinished() is None and not gone
-            if is_over and shard_id not in but:
+            if is_over and shard_id not in but | open_windows:
                 self._listed.remove(shard_id)
                 self.memory.forget_shard(shard_id)
                 truth.has_left = True

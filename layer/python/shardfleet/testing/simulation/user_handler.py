@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from shardfleet.domain.delivery.hooks import Hook
-from shardfleet.domain.delivery.progress import position_of
+from shardfleet.domain.delivery.progress import position_of, read_position
 from shardfleet.domain.delivery.replies import FAILURES
 from shardfleet.domain.delivery.windows import STATE
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
@@ -243,6 +243,11 @@ class UserHandler:
             self._take_effect(batch, record)
             held.append(str(position_of(record)))
         if batch.window is not None and batch.window.is_final:
+            places = [read_position(text) for text in held]
+            self._around.ledger.has_result(
+                batch.shard_id,
+                [(int(at.sequence_number), at.sub_sequence_number) for at in places],
+            )
             for ended in self._around.seers["window_ended"]:
                 ended(self._around.now_ms, self._actor, batch.shard_id, held=held)
         return {STATE: {_OPEN: held}}

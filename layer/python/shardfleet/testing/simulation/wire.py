@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from shardfleet.domain.refusals import CODES, STATUSES, error_of, refusal_of
 from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.surroundings import Surroundings
@@ -20,6 +21,12 @@ T = TypeVar("T")
 CALL_TIMEOUT_MS = 2_000
 _FASTEST_MS, _SLOWEST_MS = 1.0, 20.0
 FREEZE_S = (0.5, 45.0)
+# Codes that no table knows are among them, and pages without one, as of a proxy.
+_UNKNOWN = ("KMSAccessDeniedException", "KMSThrottlingException", "ValidationException", "NewCode")
+_ANSWERS = (
+    *((code, 400) for code in sorted((*CODES, *_UNKNOWN))),
+    *(("", status) for status in sorted((*STATUSES, 302, 403, 404, 413, 511))),
+)
 
 
 class Outage:
@@ -63,7 +70,7 @@ class Wire:
             KilledError: the caller died meanwhile.
 
         """
-        await self._send(what, about)
+        await self._send(what, about, writes=False)
         result = _at_once(work())
         if self._around.faults.strike("slow_call", about):
             await self._around.loop.pause(self._around.faults.between("slow_call", 0.1, 1.9))
@@ -92,7 +99,7 @@ class Wire:
             KilledError: the caller died meanwhile; the write may land all the same.
 
         """
-        await self._send(what, about)
+        await self._send(what, about, writes=True)
         faults = self._around.faults
         if faults.strike("request_lost", about):
             await self._no_answer(what, about)
@@ -116,7 +123,7 @@ class Wire:
         self._around.log(self._actor.name, what, about, "->", result)
         return result
 
-    async def _send(self, what: str, about: str) -> None:
+    async def _send(self, what: str, about: str, *, writes: bool) -> None:
         self._actor.check()
         around, faults = self._around, self._around.faults
         around.calls[what] += 1
@@ -141,6 +148,16 @@ class Wire:
             around.log(self._actor.name, what, about, "throttled")
             message = f"{what} {about}: throttled"
             raise Throttled(message)
+        if faults.strike("odd_answer", about):
+            raise self._odd_answer(f"{what} {about}", writes=writes)
+
+    def _odd_answer(self, what: str, *, writes: bool) -> ShardfleetError:
+        """Return what the adapters raise for one answer of the table of refusals, or beside it."""
+        code, status = _ANSWERS[self._around.faults.whole("odd_answer", 0, len(_ANSWERS) - 1)]
+        self._actor.suffered("odd answer")
+        self._around.log(self._actor.name, what, "is answered", code or "nothing", status)
+        text = f"{what}: {code or 'no code'} ({status})"
+        return error_of(refusal_of(code, status), text, writes=writes)
 
     async def _no_answer(self, what: str, about: str) -> None:
         self._actor.suffered("no answer")

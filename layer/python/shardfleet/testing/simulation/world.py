@@ -288,6 +288,7 @@ class World:
             lease.lease_key, lease.checkpoint
         )
         around.ledger.lanes = shape.config.parallelism
+        around.ledger.has_windows = bool(shape.config.tumbling_window_ms)
         around.ledger.policy = shape.config.on_exhausted
         around.ledger.wanted_from_ms = round(shape.instant_s * 1000)
         self._puts = True
@@ -387,7 +388,8 @@ class World:
 
     def _is_behind(self) -> bool:
         """Tell whether any record put until a moment ago is unfinished, or wanted again."""
-        if self._rewinder.is_at_work or self._around.ledger.wanted_again:
+        ledger = self._around.ledger
+        if self._rewinder.is_at_work or ledger.wanted_again or any(ledger.without_result()):
             return True
         latest_ms = self._around.now_ms - (10_000 if self._puts else 0)
         return any(entry.put_ms <= latest_ms for entry in self._around.ledger.unfinished())
