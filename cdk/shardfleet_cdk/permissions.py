@@ -204,7 +204,7 @@ def manager_rights(
             "State": [
                 _allow(
                     "dynamodb",
-                    ["DeleteItem", "GetItem", "Query", "UpdateItem"],
+                    ["DeleteItem", "GetItem", "Query", "Scan", "UpdateItem"],
                     [resources.state_table.table_arn],
                 )
             ],

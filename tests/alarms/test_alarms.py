@@ -351,6 +351,56 @@ def test_an_item_of_the_lease_table_that_nobody_can_read_pages(fleet):
     fleet.wait_for("OK", "unreadable_leases", "unclaimed_leases", "unknown_lag", "page")
 
 
+def worker_kinds():
+    pytest.importorskip("aws_cdk")
+    from shardfleet_cdk.permissions import WORKER_KINDS  # noqa: PLC0415
+
+    return WORKER_KINDS
+
+
+def ids_of(fleet, lease_key):
+    """Return the id that a document of each kind has beside this lease."""
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    others = {"slot": "s0001", "prompt": "manager", "stream": "identity", "ledger *": "s0001"}
+    return {kind.replace("*", day): others.get(kind, lease_key) for kind in worker_kinds()}
+
+
+def test_nonsense_that_a_worker_s_role_writes_into_each_kind_stops_nobody_and_is_mended(fleet):
+    """With IAM enforced; each kind that the role may write, beside one of two shards."""
+    ill, well = sorted(fleet.fleet.leases(), key=lambda lease: lease.lease_key)
+    spoiled = ids_of(fleet, ill.lease_key)
+    order = {"table": fleet.output("StateTable"), "documents": sorted(spoiled.items())}
+    (fleet.steer / "nonsense").write_text(json.dumps(order))
+    with fed(fleet):
+        eventually((fleet.steer / "nonsense.done").exists, what="the handler has written")
+        began = time.monotonic()
+        fleet.wait_for("ALARM", "unreadable_documents")
+        assert time.monotonic() - began < 120
+        names = {f"{kind}/{name}" for kind, name in spoiled.items()}
+        told = eventually(
+            lambda: {name for name in names if name in fleet.command("documents")},
+            what="what cannot be read is shown",
+        )
+        assert told
+        before = checkpoint_of(fleet, well)
+        eventually(lambda: checkpoint_of(fleet, well) > before, what="the other shard is read on")
+
+        fleet.command("documents", "--mend", "--yes")
+        window = f"window/{ill.lease_key}"
+        if window in fleet.command("documents"):
+            fleet.command("documents", window, "--drop", "--yes")
+        fleet.resume()
+        before = checkpoint_of(fleet, ill)
+        eventually(lambda: checkpoint_of(fleet, ill) > before, what="the shard goes on")
+    fleet.wait_for("OK", "unreadable_documents", "stopped_shards")
+    assert "Every document of the fleet state can be read." in fleet.command("documents")
+
+
+def checkpoint_of(fleet, lease):
+    found = {each.lease_key: each.checkpoint for each in fleet.fleet.leases()}
+    return found[lease.lease_key]
+
+
 def test_a_lease_that_somebody_deletes_is_made_again_and_told(fleet):
     with fed(fleet):
         lease = eventually(

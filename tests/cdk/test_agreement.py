@@ -6,8 +6,20 @@ from pathlib import Path
 
 from shardfleet.adapters.dynamodb import items as dynamodb_items
 from shardfleet.domain.delivery import given_up
-from shardfleet.engine.state import fleet_state, gone_record, ledger, sleep_state
-from shardfleet.engine.state.kinds import SLOT, STREAM, TIP
+from shardfleet.engine.state.kinds import (
+    GONE,
+    LANES,
+    LEDGER,
+    NAP,
+    NOTE,
+    PIN,
+    PROMPT,
+    SLOT,
+    STOP,
+    STREAM,
+    TIP,
+    WINDOW,
+)
 from shardfleet.engine.worker import ports as worker_ports
 from shardfleet.runtime import managing
 from shardfleet.testing.simulation import Options, functions, run_seed
@@ -53,19 +65,10 @@ def test_a_worker_may_write_the_kinds_of_documents_that_it_writes(monkeypatch):
         run_seed(Options(seed=seed, is_small=True))
 
     assert {SLOT, TIP, STREAM} <= written
-    mine = {
-        fleet_state.NOTE,
-        fleet_state.PIN,
-        fleet_state.PROMPT,
-        SLOT,
-        fleet_state.STOP,
-        STREAM,
-        TIP,
-    }
-    mine |= {gone_record.GONE, sleep_state.NAP, fleet_state.LANES, fleet_state.WINDOW}
-    assert {kind for kind in WORKER_KINDS if kind != f"{ledger.LEDGER} *"} == mine
+    mine = {GONE, LANES, NAP, NOTE, PIN, PROMPT, SLOT, STOP, STREAM, TIP, WINDOW}
+    assert {kind for kind in WORKER_KINDS if kind != f"{LEDGER} *"} == mine
     assert written <= mine
-    assert ledger._kind("2026-11-22").startswith(f"{ledger.LEDGER} ")
+    assert LEDGER.of_day("2026-11-22").startswith(f"{LEDGER} ")
 
 
 def test_the_functions_entry_points_exist(minimum, monkeypatch):

@@ -18,7 +18,7 @@ ALARM = "AWS::CloudWatch::Alarm"
 COMPOSITE = "AWS::CloudWatch::CompositeAlarm"
 ALWAYS = {
     "data_loss", "records_lost", "silent", "stopped_shards", "unclaimed_leases", "unread_shards",
-    "unreadable_leases", "holes", "lost_leases",
+    "unreadable_leases", "unreadable_documents", "holes", "lost_leases",
     "manager", "schedule", "manager_errors", "lag", "never_caught_up", "unknown_lag",
     "handler_errors", "quarantine", "worker_errors", "slots_missing", "executions", "lease_churn",
     "throttles", "lambda_throttles",

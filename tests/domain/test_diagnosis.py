@@ -120,6 +120,11 @@ def test_java_workers_rows_beside_the_leases_are_no_finding():
             "malformed-lease",
             "lease 1: no counter",
         ),
+        (
+            {"reading": replace(READING, unreadable_documents={"tip/1": "no map"})},
+            "unreadable-document",
+            "tip/1 of state cannot be read: no map",
+        ),
         ({"neighbours": {"": 2}}, "foreign-item", "2 items of leases"),
         (
             {"reading": replace(READING, foreign_leases=FOREIGN)},

@@ -152,6 +152,15 @@ def _about_reading(metrics: FleetMetrics) -> Iterator[AlarmRule]:
         periods=1,
         level=AlarmLevel.PAGE,
     )
+    yield AlarmRule(
+        name="unreadable_documents",
+        meaning="Documents of the fleet-state table cannot be read: `shardfleet documents`.",
+        metric=metrics.own("document_unreadable", "Sum"),
+        threshold=0,
+        datapoints=1,
+        periods=1,
+        level=AlarmLevel.NOTICE,
+    )
     yield from _about_coverage(metrics)
 
 

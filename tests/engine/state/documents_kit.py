@@ -45,7 +45,7 @@ from shardfleet.engine.state.rows import write_rows
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryStateStore
-from tests.engine.manager_side.fleet_kit import Fleet, four_shards
+from tests.engine.manager_side.fleet_kit import ARN, Fleet, four_shards
 
 KEY = "shardId-000000000000"
 WORKER = "f-s0001"
@@ -91,7 +91,7 @@ async def write_all(store):
     """Write a document of each kind but the plan by who writes it in the fleet, all fields set."""
     state = FleetState(store, VirtualClock())
     await _write_workers(state, store)
-    await state.check_incarnation(StreamIncarnation("arn:aws:kinesis:a:1:stream/s", 1_600))
+    await state.check_incarnation(StreamIncarnation(ARN, 1_600_000_000_000))
     await state.prompt_manager()
     await state.take_lock("holder", duration_ms=1_000, longest_ms=2_000)
     await state.write_pace(Pace(surplus_ms=NOW_MS, raised_ms=NOW_MS), None)

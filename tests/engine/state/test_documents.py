@@ -1,15 +1,20 @@
 """The one reader of the fleet-state table's documents: every kind, whatever is in it."""
 
+import ast
 import json
+from pathlib import Path
 
 import pytest
 
+import shardfleet
+from shardfleet.engine.operate.documents import CARE, readable_part
 from shardfleet.engine.state.documents import read_as
 from shardfleet.engine.state.kinds import KINDS, kind_of
+from tests.engine.state.damages import CELLS, DOCUMENTS, SECRET, of_a_later_release
 from tests.engine.state.documents_kit import FIXTURES, VERSION, kept, written
 
 RELEASES = sorted(FIXTURES.glob("*/*.json"))
-SECRET = "a-record-of-a-user"
+LIBRARY = Path(shardfleet.__file__).parent
 
 
 @pytest.fixture(scope="module")
@@ -34,3 +39,65 @@ def test_what_each_release_has_written_is_read(path):
     found = read_as(kind_of(document.kind), document)
     assert found.reason == ""
     assert found.body is not None
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_what_a_later_release_adds_is_passed_over(name):
+    whole = DOCUMENTS[name]
+    kind = kind_of(whole.kind)
+    assert read_as(kind, of_a_later_release(whole)).body == read_as(kind, whole).body
+
+
+def test_no_damage_raises_and_what_was_found_is_never_quoted():
+    """Each kind, without each field and with eight wrong values in it, and its whole item."""
+    assert len(CELLS) > 1_000
+    for cell, document in CELLS:
+        found = read_as(kind_of(document.kind), document)
+        assert bool(found.reason) == (found.body is None), cell
+        assert SECRET not in found.reason, cell
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_what_is_no_document_of_its_kind_is_unreadable(name):
+    """A kind that takes anything would tell nobody of nonsense."""
+    kind = kind_of(DOCUMENTS[name].kind)
+    found = [read_as(kind, d) for cell, d in CELLS if cell.startswith(f"{name}: ")]
+    assert sum(each.body is None for each in found) >= 2, name
+
+
+def test_a_value_that_only_a_later_release_knows_makes_a_document_unreadable():
+    slot = DOCUMENTS["slot"]
+    body = {**slot.body, "state": "HIBERNATING"}
+    found = read_as(kind_of("slot"), type(slot)("slot", slot.id, 7, body))
+    assert found.reason == "a value that is not known - at `$.state`"
+
+
+def test_every_kind_says_what_holds_meanwhile_and_what_mending_makes():
+    assert CARE.keys() == {str(kind) for kind in KINDS}
+
+
+def test_what_is_readable_of_a_document_is_found_field_by_field():
+    for cell, document in CELLS:
+        kind = kind_of(document.kind)
+        readable_part(kind, document), cell
+    slot = DOCUMENTS["slot"]
+    body = {**slot.body, "epoch": SECRET}
+    found = readable_part(kind_of("slot"), type(slot)("slot", slot.id, 7, body))
+    assert found == {k: v for k, v in slot.body.items() if k not in ("epoch", "slot_id")}
+
+
+READERS = {"documents.py", "rows.py", "retry.py"}
+
+
+def test_nobody_but_the_reader_takes_a_document_s_body_apart():
+    """Each other module is given what a document says by its kind."""
+    found = []
+    for path in sorted(LIBRARY.rglob("*.py")):
+        if "testing" in path.parts or path.name in READERS or "local" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            unpacked = isinstance(node, ast.keyword) and node.arg is None
+            value = node.value if unpacked or isinstance(node, ast.Subscript) else None
+            if isinstance(value, ast.Attribute) and value.attr == "body":
+                found.append(f"{path.relative_to(LIBRARY)}:{value.lineno}")
+    assert found == []

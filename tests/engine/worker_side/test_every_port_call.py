@@ -36,6 +36,7 @@ OF_OTHERS = {
     "leases.survey",
     "state.delete",
     "state.list",
+    "state.page",
 }
 
 

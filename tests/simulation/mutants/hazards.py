@@ -142,8 +142,8 @@ HAZARDS = (
         "H7",
         (
             STATE,
-            'if current is not None and current.body["created_ms"] == created_ms:',
-            'if current is not None and current.body["instant_ms"] == instant_ms:',
+            "if pin.body.created_ms == created_ms:",
+            "if pin.body.instant_ms == instant_ms:",
         ),
         arena="at the tip",
     ),
@@ -234,8 +234,7 @@ HAZARDS = (
     mutant(
         "a stream that was created again is read on",
         "H12",
-        (STATE, 'known["arn"] != found.stream_arn or known["created_ms"]', 'known["created_ms"]'),
-        (STATE, "!= found.created_ms:\n", "> found.created_ms:\n"),
+        (STATE, "and known != found:\n", "and known.created_ms > found.created_ms:\n"),
         arena="created again",
     ),
     mutant(

@@ -311,7 +311,7 @@ MUSEUM = (
     mutant(
         "a dead manager is never replaced",
         "§8 row 17, KCL #1803",
-        (STATE, 'held = current.body["until_ms"] > now_ms and current', "held = current"),
+        (STATE, "held = lock.until_ms > now_ms and lock", "held = lock"),
         arena="dead managers",
     ),
     mutant(

@@ -119,7 +119,7 @@ def resume(
         pauses = await operator.pauses()
         _check_resumed(shard or [], stopped, pauses)
         chosen = [*stopped, *pauses.leases] if every else shard or []
-        is_asked = bool(chosen or (every and pauses.fleet))
+        is_asked = bool(chosen or (every and (pauses.fleet or pauses.is_unknown)))
         if not as_json:
             to_go_on = _goes_on(chosen, stopped, pauses, every=every)
             tell(None, to_go_on if is_asked else _all_stopped(stopped, pauses), as_json=False)
@@ -336,6 +336,8 @@ def _goes_on(
         yield f"{key} goes on{goes_on}"
     if every and pauses.fleet:
         yield f"The fleet goes on: was {pauses.fleet}"
+    if every and pauses.is_unknown:
+        yield "Whatever is paused goes on: what that is cannot be read"
 
 
 def _all_stopped(stopped: dict[str, StopNote], pauses: Pauses) -> Iterator[str]:
@@ -348,7 +350,9 @@ def _all_stopped(stopped: dict[str, StopNote], pauses: Pauses) -> Iterator[str]:
         yield f"The whole fleet is {pauses.fleet}"
     for key, pause in sorted(pauses.leases.items()):
         yield f"{key} is {pause}"
-    if not stopped and not pauses.leases and not pauses.fleet:
+    if pauses.is_unknown:
+        yield "What is paused cannot be read: shardfleet documents pause/fleet"
+    elif not stopped and not pauses.leases and not pauses.fleet:
         yield "No shard is stopped, and none is paused."
 
 

@@ -131,6 +131,9 @@ def _summary_lines(found: FleetSummary) -> Iterator[str | Text]:
         yield Text(shown(f"foreign  {named_foreign(found.foreign_leases)}"), _COLOURS["FAILING"])
         yield "         Nobody of this fleet touches them."
     yield f"planned  {planned}"
+    for name, why in found.unreadable_documents.items():
+        yield Text(shown(f"unread   {name}: {why}"), _COLOURS["FAILING"])
+        yield shown(f"         To do: shardfleet documents {name}")
     for failure in found.failures:
         yield Text(shown(f"failing  {failure.said}"), _COLOURS["FAILING"])
         yield f"         To do: {failure.remedy}."

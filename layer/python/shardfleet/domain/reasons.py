@@ -47,6 +47,7 @@ class _Wording(Formatter):
 
 
 _WORDING = _Wording()
+_UNTOLD = "for a reason that only another version can tell"
 _BY_NAME: dict[str, type[Reason]] = {}
 
 
@@ -66,8 +67,11 @@ class Reason:
         _BY_NAME[cls.__name__] = cls
 
     def __str__(self) -> str:
-        """Say it in words."""
-        return _WORDING.vformat(self._words, (), vars(self))
+        """Say it in words; a fact that somebody has changed in a document tells nothing."""
+        try:
+            return _WORDING.vformat(self._words, (), vars(self))
+        except (TypeError, ValueError, OverflowError, OSError):
+            return _UNTOLD
 
 
 @dataclass(frozen=True)
@@ -792,12 +796,13 @@ def reason_json(reason: Reason) -> dict[str, Any]:
 
 
 def reason_of_json(document: Mapping[str, Any]) -> Reason:
-    """Read a reason back; what another version has written cannot be told."""
+    """Read a reason back; what another version has written is told as far as it is known."""
     try:
-        facts = {name: _fact(value) for name, value in document.items() if name != KIND}
-        return _BY_NAME[document[KIND]](**facts)
+        kind = _BY_NAME[document[KIND]]
+        known = kind.__dataclass_fields__
+        return kind(**{name: _fact(value) for name, value in document.items() if name in known})
     except (AttributeError, KeyError, TypeError):
-        return Quoted("for a reason that only another version can tell")
+        return Quoted(_UNTOLD)
 
 
 def _fact(value: Any) -> Any:

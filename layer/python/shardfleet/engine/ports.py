@@ -114,6 +114,21 @@ class Conflict:
     current: Document | None
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentPage:
+    """
+    Some documents of the whole table.
+
+    Attributes:
+        documents: of any kind.
+        after: kind and id behind which the next page begins; None: it was the last one.
+
+    """
+
+    documents: Sequence[Document]
+    after: tuple[str, str] | None = None
+
+
 class StateStore(Protocol):
     """The fleet-state table: versioned documents, never in the lease table."""
 
@@ -122,6 +137,9 @@ class StateStore(Protocol):
 
     async def list(self, kind: str) -> Sequence[Document]:
         """Read all documents of a kind consistently, ordered by id (manager and CLI only)."""
+
+    async def page(self, after: tuple[str, str] | None = None) -> DocumentPage:
+        """Read some documents of all kinds, eventually consistent (manager and CLI only)."""
 
     async def write(
         self,

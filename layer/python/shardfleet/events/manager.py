@@ -101,7 +101,7 @@ class ManagerStepCut(Event):
 
     Attributes:
         step: ``losses``, ``assignment``, ``slots``, ``lineage``, ``creation``, ``sleep``,
-            ``memory`` or ``clean-up``.
+            ``memory``, ``clean-up`` or ``inspection``.
         reason: its time was over, or a call was refused again and again.
 
     """

@@ -125,6 +125,23 @@ class LeaseUnreadable(LeaseEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentUnreadable(Event):
+    """
+    A document of the fleet-state table cannot be read; nothing beside it is harmed.
+
+    Attributes:
+        document: its kind and id, as `shardfleet documents` takes them.
+        reason: what of it was found otherwise than it is written; quotes nothing.
+
+    """
+
+    document: str
+    reason: str
+
+    level: ClassVar[Level] = Level.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseAsleep(LeaseEvent):
     """A shard has had nothing to read for so long that its lease is given up."""
 

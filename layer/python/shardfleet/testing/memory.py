@@ -28,7 +28,7 @@ from shardfleet.domain.leases.lease import (
     LeaseChange,
     Survey,
 )
-from shardfleet.engine.ports import Conflict, Document, ExecutionStatus, Written
+from shardfleet.engine.ports import Conflict, Document, DocumentPage, ExecutionStatus, Written
 from shardfleet.errors import MalformedLease, ShardfleetError
 from shardfleet.events.base import Event
 
@@ -193,6 +193,12 @@ class MemoryStateStore:
         """Read all documents of a kind, ordered by id."""
         await asyncio.sleep(0)
         return [self.documents[key] for key in sorted(k for k in self.documents if k[0] == kind)]
+
+    async def page(self, after: tuple[str, str] | None = None) -> DocumentPage:
+        """Read all documents behind one."""
+        await asyncio.sleep(0)
+        keys = sorted(key for key in self.documents if after is None or key > after)
+        return DocumentPage([self.documents[key] for key in keys])
 
     async def write(
         self,

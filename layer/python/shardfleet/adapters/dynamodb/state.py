@@ -21,7 +21,7 @@ from shardfleet.adapters.dynamodb.conditions import Placeholders
 from shardfleet.adapters.dynamodb.leases import TablePools
 from shardfleet.adapters.sdk_errors import TABLE_PAGING, ConditionFailed, SdkCall, pages, unsettled
 from shardfleet.adapters.thread_pool import in_threads_of
-from shardfleet.engine.ports import Conflict, Document, Written
+from shardfleet.engine.ports import Conflict, Document, DocumentPage, Written
 from shardfleet.errors import ConfigurationError, ProtocolError
 
 EXPIRES = "expires"  # cdk/shardfleet_cdk/lease_table.py names it as the time-to-live
@@ -70,12 +70,31 @@ class DynamoDBStateStore:
             self._call("Query", kind).run,
             self._pools.read_client.query,
             TableName=self._table,
-            KeyConditionExpression=f"{use.name('kind')} = {use.value({'S': kind})}",
+            KeyConditionExpression=f"{use.name('kind')} = {use.value({'S': str(kind)})}",
             ConsistentRead=True,
             **use.arguments(),
         )
         found = [i for page in pages(fetch, TABLE_PAGING) for i in page.get("Items", ())]
         return [_document(item) for item in found]
+
+    @in_threads_of("_pools.reads")
+    def page(self, after: tuple[str, str] | None = None) -> DocumentPage:
+        """
+        Read up to 1 MB of documents of all kinds, eventually consistent.
+
+        Raises:
+            Throttled: try again later.
+
+        """
+        begin = {} if after is None else {"ExclusiveStartKey": _key(*after)}
+        answer = self._call("Scan", "documents").run(
+            self._pools.read_client.scan, TableName=self._table, **begin
+        )
+        last = answer.get("LastEvaluatedKey")
+        return DocumentPage(
+            documents=[_document(item) for item in answer.get("Items", ())],
+            after=(last["kind"]["S"], last["id"]["S"]) if last else None,
+        )
 
     @in_threads_of("_pools.writes")
     def write(
@@ -202,7 +221,8 @@ class DynamoDBStateStore:
 
 
 def _key(kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the port's name
-    return {"kind": {"S": kind}, "id": {"S": id}}
+    # A kind may be more than its name, of which the encoder wants to know nothing.
+    return {"kind": {"S": str(kind)}, "id": {"S": str(id)}}
 
 
 def _version_is(expected: int | None, use: Placeholders) -> str:
@@ -210,15 +230,19 @@ def _version_is(expected: int | None, use: Placeholders) -> str:
         return f"attribute_not_exists({use.name('kind')})"
     if expected == _UNVERSIONED:
         return f"attribute_exists({use.name('kind')}) AND NOT {_counts(use)}"
-    # Of what is no whole number its whole part counts.
-    version, next_one = use.name("version"), use.value({"N": str(expected + 1)})
-    return f"{version} >= {use.value({'N': str(expected)})} AND {version} < {next_one}"
+    return _is_between(expected, expected + 1, use)  # Of a fraction its whole part counts.
 
 
 def _counts(use: Placeholders) -> str:
     """Return the condition that an item has a version; what is no number has none."""
-    first, last = use.value({"N": "1"}), use.value({"N": str(_VERSION_MOST + 1)})
-    return f"({use.name('version')} >= {first} AND {use.name('version')} < {last})"
+    return f"({_is_between(1, _VERSION_MOST + 1, use)})"
+
+
+def _is_between(first: int, end: int, use: Placeholders) -> str:
+    version, number = use.name("version"), use.value({"S": "N"})
+    least, beyond = use.value({"N": str(first)}), use.value({"N": str(end)})
+    is_number = f"attribute_type({version}, {number})"
+    return f"{is_number} AND {version} >= {least} AND {version} < {beyond}"
 
 
 def _document(item: Mapping[str, Any]) -> Document:

@@ -212,6 +212,12 @@ def _items(facts: Facts) -> Iterator[Finding]:
         )
     if facts.reading and facts.reading.foreign_leases:
         yield _foreign_leases(facts, facts.reading)
+    for name, why in facts.reading.unreadable_documents.items() if facts.reading else ():
+        yield _error(
+            "unreadable-document",
+            f"{name} of {facts.state_table.name} cannot be read: {why}",
+            f"`shardfleet documents {name}` says what holds meanwhile, and --mend mends it",
+        )
     for entity, count in facts.neighbours.items():
         if entity not in KNOWN_NEIGHBOURS:
             yield _warning(

@@ -78,6 +78,7 @@ class FleetReading:
         naps: of the shards that sleep, by lease key.
         unreadable: keys of lease items that nobody can read, each with the reason.
         foreign_leases: leases of another stream or mode, which nobody touches.
+        unreadable_documents: ``kind/id`` of documents that nobody can read, each with the reason.
         stream_is_gone: whether there is no such stream any more.
 
     """
@@ -93,6 +94,7 @@ class FleetReading:
     naps: Mapping[str, Nap] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
     foreign_leases: Sequence[ForeignLease] = ()
+    unreadable_documents: Mapping[str, str] = field(default_factory=dict)
     stream_is_gone: bool = False
 
     @property
@@ -206,6 +208,7 @@ class FleetSummary:
         plan_age_ms: how long ago the manager last planned, None never.
         failures: what workers fail of.
         foreign_leases: which leases of the table are another stream's or mode's.
+        unreadable_documents: ``kind/id`` of documents that nobody can read, each with the reason.
         stream_is_gone: whether there is no such stream any more.
 
     """
@@ -218,6 +221,7 @@ class FleetSummary:
     plan_age_ms: int | None
     failures: Sequence[FailureRow]
     foreign_leases: Sequence[ForeignLease] = ()
+    unreadable_documents: Mapping[str, str] = field(default_factory=dict)
     stream_is_gone: bool = False
 
 
@@ -287,6 +291,7 @@ def summary(reading: FleetReading) -> FleetSummary:
         plan_age_ms=reading.at_ms - reading.planned_ms if reading.planned_ms else None,
         failures=failures(reading.slots, now_ms=reading.at_ms),
         foreign_leases=reading.foreign_leases,
+        unreadable_documents=reading.unreadable_documents,
         stream_is_gone=reading.stream_is_gone,
     )
 

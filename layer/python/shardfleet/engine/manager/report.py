@@ -14,6 +14,7 @@ from shardfleet.domain.slots.lags import lag_now, lags_of, unread_shards
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.turn import TurnPlan
 from shardfleet.engine.ports import EventSink
+from shardfleet.engine.state.documents import UnreadableDocument, event_of
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.manager import LeaseBehind, ManagerTurnDone
 from shardfleet.events.worker import LeaseUnreadable
@@ -24,7 +25,7 @@ REASONS_MOST = 1_000
 # The dashboard's table: so many leases at most, from this lag on.
 BEHIND_MOST = 10
 BEHIND_MS = 60_000
-# Told in each turn; how many there are is a metric.
+# Of leases and of documents, told in each turn; how many there are is a metric.
 UNREADABLE_MOST = 10
 
 
@@ -37,12 +38,14 @@ class TurnReport:
         plan: what it decided, and by what.
         at_ms: when it ended, epoch milliseconds.
         quiet_ms: lease key to when there was last nothing to read in a sleeping shard.
+        unreadable: documents that cannot be read.
 
     """
 
     plan: TurnPlan
     at_ms: int
     quiet_ms: Mapping[str, int] = field(default_factory=dict)
+    unreadable: Sequence[UnreadableDocument] = ()
 
 
 async def report_turn(
@@ -67,7 +70,7 @@ async def report_turn(
     paused = {key: pause.since_ms for key, pause in plan.paused.items() if key in mine}
     # What is paused waits, like what is stopped: its records will expire, too.
     lags = _lags(report, paused | stops, others=others, config=config)
-    _tell_of_leases(events, lags=lags, unreadable=plan.unreadable.reasons)
+    _tell_of_each(events, report, lags=lags)
     # What cannot be read is there: of its shard is not to be told that it has no lease.
     known = [*plan.leases, *plan.unreadable.stand_ins]
     running = _running(snapshot.slots, heard_ms=report.at_ms - 2 * config.failover_ms)
@@ -116,9 +119,10 @@ async def _stopped_ms(
     return {key: ms for key, ms in since_ms.items() if key in keys}
 
 
-def _tell_of_leases(
-    events: EventSink, *, lags: Mapping[str, int], unreadable: Mapping[str, str]
-) -> None:
+def _tell_of_each(events: EventSink, report: TurnReport, *, lags: Mapping[str, int]) -> None:
+    unreadable = report.plan.unreadable.reasons
+    for document in report.unreadable[:UNREADABLE_MOST]:
+        events.emit(event_of(document))
     for key in sorted(lags, key=lambda key: (-lags[key], key))[:BEHIND_MOST]:
         if lags[key] >= BEHIND_MS:
             events.emit(LeaseBehind(lease_key=key, lag_ms=lags[key]))

@@ -33,6 +33,7 @@ from shardfleet.domain.stream.sequence import AT_LATEST, StreamIncarnation
 from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
 from shardfleet.engine.manager.assigner import Assigner
 from shardfleet.engine.manager.history import TurnHistory
+from shardfleet.engine.manager.inspection import Inspector
 from shardfleet.engine.manager.losses import LossWatch
 from shardfleet.engine.manager.neighbours import show_workers
 from shardfleet.engine.manager.observe import Observer
@@ -103,7 +104,8 @@ class LeaseManager:
         """Wire the parts of a turn."""
         self._config = config
         patience = Patience.of(config, clock=ports.clock, entropy=ports.entropy)
-        state = FleetState(insisting(ports.state.store, patience), ports.clock)
+        self._inspector = Inspector(insisting(ports.state.store, patience), ports.clock)
+        state = FleetState(self._inspector.documents, ports.clock)
         self._history = TurnHistory(state, ports.events)
         ports = replace(
             ports,
@@ -151,7 +153,10 @@ class LeaseManager:
         await self._carry_out(plan, created_ms=incarnation.created_ms)
         self._turns += 1
         report = TurnReport(
-            plan=plan, at_ms=self._ports.clock.now_ms(), quiet_ms=self.prober.quiet_ms
+            plan=plan,
+            at_ms=self._ports.clock.now_ms(),
+            quiet_ms=self.prober.quiet_ms,
+            unreadable=self._inspector.take(),
         )
         self.rests = plan.snapshot.is_thrifty and plan.is_calm and not plan.kcl3.others
         ports = self._ports
@@ -235,6 +240,7 @@ class LeaseManager:
         await self._step("memory", lambda _: self._remember(plan))
         if is_kept:
             await self._step("clean-up", lambda box: self._apply(plan.clean_up, box), LATER_MS)
+        await self._inspect()
 
     async def _step(
         self, name: str, work: Callable[[Box], Awaitable[object]], most_ms: int = URGENT_MS
@@ -250,6 +256,14 @@ class LeaseManager:
                 self._refusal = self._refusal or error
             return False
         return True
+
+    async def _inspect(self) -> None:
+        """Look for documents that cannot be read; that there is no answer harms no turn."""
+        try:
+            await self._inspector.inspect_if_due()
+        except ShardfleetError as error:
+            why = f"{type(error).__name__}: {error}"
+            self._ports.events.emit(ManagerStepCut(step="inspection", reason=why))
 
     async def _apply(self, changes: Iterable[tuple[LeaseChange, Event | None]], box: Box) -> None:
         async def apply(each: tuple[LeaseChange, Event | None]) -> None:

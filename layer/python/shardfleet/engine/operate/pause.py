@@ -22,7 +22,7 @@ from shardfleet.engine.state.beside import raise_generation
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.pauses import PauseRecord
-from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.errors import MalformedDocument, OutcomeUnknown, Throttled
 
 _LOOK_EVERY_MS = 500
 _TRIES_MOST = 10
@@ -65,14 +65,20 @@ class Operator:
                 return replace(pauses, fleet=pauses.fleet or pause)
             return pauses.with_leases(lease_keys, pause)
 
-        await self._record.change(paused)
+        await self._record.change(paused, whatever_was=lease_keys is None)
         return before
 
     async def resume(self, lease_keys: Collection[str] | None) -> None:
-        """Take pauses back, None: all of them, and prompt the manager."""
-        await self._record.change(
-            lambda pauses: Pauses() if lease_keys is None else pauses.without_leases(lease_keys)
-        )
+        """
+        Take pauses back, None: all of them, and prompt the manager.
+
+        Where what is paused cannot be read, no pause of single leases is taken back.
+        """
+        if lease_keys is None:
+            await self._record.change(lambda _: Pauses(), whatever_was=True)
+        else:
+            with suppress(MalformedDocument):
+                await self._record.change(lambda pauses: pauses.without_leases(lease_keys))
         await self.state.prompt_manager()
 
     async def go_on(self) -> None:

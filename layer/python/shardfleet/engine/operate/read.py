@@ -19,11 +19,14 @@ from shardfleet.domain.turn import TurnSnapshot
 from shardfleet.engine.manager.history import History
 from shardfleet.engine.manager.observe import Observer
 from shardfleet.engine.manager.spending import RegimeRecord
+from shardfleet.engine.operate.documents import DocumentWard
 from shardfleet.engine.ports import Clock, Entropy, LeaseStore, StreamDirectory
+from shardfleet.engine.state.documents import UnreadableDocument
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.sleep_state import NapRecord
+from shardfleet.errors import RightMissing
 
 
 async def read_fleet(
@@ -42,12 +45,13 @@ async def read_fleet(
         Throttled: a table refused; try again.
 
     """
-    found, slots, sightings, stops, plan = await asyncio.gather(
+    found, slots, sightings, stops, plan, documents = await asyncio.gather(
         leases.survey(),
         state.slots(),
         state.sightings(),
         state.stops(),
         state.plan(),
+        _unreadable(state),
     )
     pauses, naps, missed = await asyncio.gather(
         PauseRecord(state.store).read(),
@@ -61,6 +65,7 @@ async def read_fleet(
         leases=found.leases,
         unreadable=found.unreadable,
         foreign_leases=found.foreign_leases,
+        unreadable_documents={each.name: each.reason for each in documents},
         slots=[each.slot for each in slots],
         sightings=sightings,
         stops=_missing(missed) | {stop.lease_key: stop for stop in stops},
@@ -75,6 +80,14 @@ async def read_fleet(
             settle_ms=failover_ms,
         ).asleep,
     )
+
+
+async def _unreadable(state: FleetState) -> Sequence[UnreadableDocument]:
+    """Look at the first 1 MB of documents; who may not, sees the rest all the same."""
+    try:
+        return await DocumentWard(state.store).unreadable(pages_most=1)
+    except RightMissing:
+        return ()
 
 
 def _missing(missed: Sequence[GoneNote]) -> dict[str, StopNote]:

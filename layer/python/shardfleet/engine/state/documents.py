@@ -14,8 +14,16 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from shardfleet.engine.ports import Conflict, Document, StateStore, Written
+from shardfleet.engine.ports import (
+    Conflict,
+    Document,
+    DocumentPage,
+    EventSink,
+    StateStore,
+    Written,
+)
 from shardfleet.errors import MalformedDocument, ProtocolError
+from shardfleet.events.worker import DocumentUnreadable
 from shardfleet.values import dataclass
 
 T = TypeVar("T")
@@ -135,6 +143,26 @@ def ignore(document: UnreadableDocument) -> None:
     del document
 
 
+class TellOnce:
+    """Tells by an event of each document that cannot be read, once for each version of it."""
+
+    def __init__(self, events: EventSink) -> None:
+        """Nothing is told yet."""
+        self._events = events
+        self._told: set[UnreadableDocument] = set()
+
+    def __call__(self, document: UnreadableDocument) -> None:
+        """Tell of one, if it is news."""
+        if document not in self._told:
+            self._told.add(document)
+            self._events.emit(event_of(document))
+
+
+def event_of(document: UnreadableDocument) -> DocumentUnreadable:
+    """Return what is told of a document that cannot be read."""
+    return DocumentUnreadable(document=document.name, reason=document.reason)
+
+
 class Documents:
     """
     The fleet-state table, read by kinds; it is the ``StateStore`` port, too.
@@ -191,6 +219,10 @@ class Documents:
         """Read all documents of a kind, whatever they say."""
         return await self._store.list(kind)
 
+    async def page(self, after: tuple[str, str] | None = None) -> DocumentPage:
+        """Read some documents of all kinds, whatever they say."""
+        return await self._store.page(after)
+
     async def write(
         self,
         kind: str,
@@ -216,13 +248,13 @@ class Documents:
 def read_as(kind: DocumentKind[T], document: Document) -> FoundDocument[T]:
     """Return a document as its kind says, or why it cannot be read."""
     name, version = document.id, document.version
-    reason = document.damage or _out_of_range(document.body)
-    if not reason:
+    words = document.damage or out_of_range(document.body)
+    if not words:
         try:
             return FoundDocument(name, version, kind.read(document.body, name))
         except (msgspec.MsgspecError, ProtocolError, RecursionError) as error:
-            reason = _in_words(error)
-    return FoundDocument(name, version, None, reason[:REASON_MOST])
+            words = _in_words(error)
+    return FoundDocument(name, version, None, words[:REASON_MOST])
 
 
 def malformed(kind: str, found: FoundDocument[Any]) -> MalformedDocument:
@@ -246,7 +278,7 @@ def _in_words(error: Exception) -> str:
     return text
 
 
-def _out_of_range(value: object, path: str = "$") -> str:
+def out_of_range(value: object, path: str = "$") -> str:
     """Tell where a number is greater than any that is written; "" if none is."""
     match value:
         case bool() | str() | None:
@@ -255,10 +287,10 @@ def _out_of_range(value: object, path: str = "$") -> str:
             return "" if abs(value) <= NUMBER_MOST else f"a number out of range - at `{path}`"
         case Mapping():
             # A key may be anything, as in msgspec's words.
-            found = (_out_of_range(each, f"{path}[...]") for each in value.values())
+            found = (out_of_range(each, f"{path}[...]") for each in value.values())
             return next(filter(None, found), "")
         case list() | tuple():
-            found = (_out_of_range(each, f"{path}[{i}]") for i, each in enumerate(value))
+            found = (out_of_range(each, f"{path}[{i}]") for i, each in enumerate(value))
             return next(filter(None, found), "")
         case _:
             return ""

@@ -320,6 +320,8 @@ def _page(body: _LedgerBody) -> LedgerPage:
 
 
 def _incarnation(body: _Identity) -> StreamIncarnation:
+    if not body.arn.startswith("arn:"):
+        raise ProtocolError("no ARN")
     return StreamIncarnation(body.arn, body.created_ms)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import replace
 
 import msgspec
 
@@ -55,9 +56,16 @@ class PauseRecord:
             raise malformed(PAUSE, found)
         return found.body, found.version
 
-    async def change(self, change: Callable[[Pauses], Pauses]) -> Pauses:
+    async def change(
+        self, change: Callable[[Pauses], Pauses], *, whatever_was: bool = False
+    ) -> Pauses:
         """
         Apply a pure change, again until the write goes through; nothing paused is no document.
+
+        Args:
+            change: what is paused to what is to be.
+            whatever_was: what cannot be read is changed, too, as if nothing were paused: the change
+                concerns the whole fleet.
 
         Returns:
             What is paused now.
@@ -68,8 +76,13 @@ class PauseRecord:
 
         """
         for _ in range(_ROUNDS_MOST):
-            current, version = await self._read()
-            wanted = change(current)
+            try:
+                current, version = await self._read()
+            except MalformedDocument as error:
+                if not whatever_was:
+                    raise
+                current, version = Pauses(is_unknown=True), error.version
+            wanted = replace(change(current), is_unknown=False)
             if wanted == current:
                 return current
             with suppress(OutcomeUnknown):

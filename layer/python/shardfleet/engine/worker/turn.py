@@ -19,6 +19,7 @@ from shardfleet.domain.slots.failure import Failure, FailureKind, failure_of
 from shardfleet.domain.slots.slot import ClaimRefused, Slot, SlotInput, SlotState, TurnOutcome
 from shardfleet.engine.ownership.checkpointer import Adoption
 from shardfleet.engine.retry import Halt, Halted, Patience, all_of
+from shardfleet.engine.state.documents import Documents, TellOnce
 from shardfleet.engine.state.pauses import PauseRecord, PauseWatch
 from shardfleet.engine.worker.ports import UnfailingSink, WorkerPorts
 from shardfleet.engine.worker.shards import ShardWork
@@ -66,7 +67,9 @@ class WorkerTurn:
     ) -> None:
         """Prepare; see :func:`worker_turn`."""
         self._config = config
-        ports = replace(ports, events=UnfailingSink(ports.events))
+        events = UnfailingSink(ports.events)
+        state = Documents(ports.state, TellOnce(events))
+        ports = replace(ports, events=events, state=state)
         self._ports = ports
         self._began_ms = ports.clock.monotonic_ms()
         # Handler calls are over by then; what is left is for the last writes (H10).

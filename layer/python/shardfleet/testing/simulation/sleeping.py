@@ -19,7 +19,7 @@ from typing import Any
 from shardfleet.config import FleetConfig
 from shardfleet.domain.cost.estimate import Consumption
 from shardfleet.domain.leases.lease import Survey
-from shardfleet.engine.ports import Conflict, Document, Written
+from shardfleet.engine.ports import Conflict, Document, DocumentPage, Written
 from shardfleet.testing.checkers import Violation
 from shardfleet.testing.clock import run_virtual
 from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
@@ -174,6 +174,12 @@ class _MeteredState(MemoryStateStore):
     async def list(self, kind: str) -> Sequence[Document]:
         found = await super().list(kind)
         self._meter.read(sum(_size(kind, document.body) for document in found))
+        return found
+
+    async def page(self, after: tuple[str, str] | None = None) -> DocumentPage:
+        found = await super().page(after)
+        size = sum(_size(each.kind, each.body) for each in found.documents)
+        self._meter.read(size, consistent=False)
         return found
 
     async def write(

@@ -17,7 +17,7 @@ from shardfleet.domain.leases.lease import (
     LeaseChange,
     Survey,
 )
-from shardfleet.engine.ports import Conflict, Document, Written
+from shardfleet.engine.ports import Conflict, Document, DocumentPage, Written
 from shardfleet.testing.checkers import Suspect
 from shardfleet.testing.memory import MemoryKcl3Store, MemoryLeaseStore, MemoryStateStore
 from shardfleet.testing.simulation.surroundings import Surroundings
@@ -225,6 +225,10 @@ class FaultyState:
     async def list(self, kind: str) -> Sequence[Document]:
         """Read all documents of a kind."""
         return await self._wire.read("state.list", lambda: self._store.list(kind), about=kind)
+
+    async def page(self, after: tuple[str, str] | None = None) -> DocumentPage:
+        """Read all documents behind one."""
+        return await self._wire.read("state.page", lambda: self._store.page(after), about="*")
 
     async def write(
         self,

@@ -1,0 +1,203 @@
+"""`shardfleet documents`, and every other command beside documents that cannot be read."""
+
+import json
+from decimal import Decimal
+
+import boto3
+import pytest
+
+from shardfleet.cli import app as application
+from shardfleet.cli.app import EXIT_WRONG_INPUT
+from shardfleet.cli.approval import EXIT_NOT_DONE
+from shardfleet.domain.slots.slot import SlotState
+from shardfleet.engine.state.kinds import KINDS, SLOT
+from tests.domain.builders import a_lease
+from tests.engine.state.damages import DOCUMENTS, SECRET
+from tests.engine.state.documents_kit import KEY
+
+# What DynamoDB can hold beside what is written; each is put in the place of an item's attribute.
+ITEMS = {
+    "no version": {"version": None},
+    "a version that is text": {"version": {"S": "7"}},
+    "a version that is a fraction": {"version": {"N": "1.5"}},
+    "a version below 1": {"version": {"N": "-3"}},
+    "a version that is too great": {"version": {"N": "9E+37"}},
+    "no body": {"body": None},
+    "a body that is text": {"body": {"S": SECRET}},
+    "a body that is a list": {"body": {"L": [{"S": SECRET}]}},
+    "a body that is nothing": {"body": {"NULL": True}},
+    "bytes in the body": {"body": {"M": {"at_ms": {"B": b"\x00"}, "state": {"B": b"\x01"}}}},
+    "sets in the body": {"body": {"M": {"leases": {"SS": [SECRET]}, "owner": {"NS": ["1", "2"]}}}},
+    "fractions in the body": {"body": {"M": {"at_ms": {"N": "1.5"}, "epoch": {"N": "1E-30"}}}},
+    "great numbers": {"body": {"M": {"at_ms": {"N": "9" * 38}, "since_ms": {"N": "1E100"}}}},
+}
+COMMANDS = [
+    ["status"],
+    ["leases"],
+    ["explain"],
+    ["explain", "fleet"],
+    ["resume"],
+    ["pause", "--all", "--dry-run"],
+    ["drain", "--dry-run"],
+    ["release", "--dry-run", KEY],
+    ["documents"],
+]
+
+
+@pytest.fixture
+def fleet(fleet):
+    """A fleet with a stream of one shard, and its lease."""
+    boto3.client("kinesis").create_stream(StreamName="clicks", ShardCount=1)
+    fleet.put_lease(a_lease(f"{KEY} at 77 by clicks-s0001"))
+    return fleet
+
+
+def put(fleet, kind, damage):
+    """Put an item of a kind as somebody has damaged it; return its name."""
+    whole = DOCUMENTS[kind]
+    fleet.put_document(whole.kind, whole.id, json.loads(json.dumps(whole.body)))
+    key = {"kind": {"S": whole.kind}, "id": {"S": whole.id}}
+    item = fleet.client.get_item(TableName="state", Key=key)["Item"] | damage
+    item = {name: value for name, value in item.items() if value is not None}
+    fleet.client.put_item(TableName="state", Item=item)
+    return f"{whole.kind}/{whole.id}"
+
+
+@pytest.mark.parametrize("damage", ITEMS)
+def test_every_command_goes_on_beside_whatever_an_item_holds(fleet, capsys, damage):
+    names = {put(fleet, str(kind), ITEMS[damage]) for kind in KINDS}
+
+    for command in COMMANDS:
+        code = application.run(command)
+        out, err = capsys.readouterr()
+        assert code in (0, EXIT_NOT_DONE), (command, err)
+        assert "Traceback" not in out + err, command
+        assert SECRET not in out + err, command
+    assert application.run(["documents", "--json"]) == 0
+    found = {each["name"] for each in json.loads(capsys.readouterr().out)["documents"]}
+    assert found <= names
+    if "body" not in ITEMS[damage] or "M" not in (ITEMS[damage]["body"] or {}):
+        assert found == names
+
+
+@pytest.mark.parametrize("damage", ITEMS)
+def test_one_command_mends_or_drops_whatever_an_item_holds(fleet, capsys, damage):
+    for kind in KINDS:
+        put(fleet, str(kind), ITEMS[damage])
+
+    assert application.run(["documents", "--mend", "--yes"]) == 0
+    capsys.readouterr()
+    assert application.run(["documents", "--json"]) == 0
+    left = [each["name"] for each in json.loads(capsys.readouterr().out)["documents"]]
+    assert left in ([], [f"window/{KEY}"])
+    if left:
+        assert application.run(["documents", *left, "--drop", "--yes"]) == 0
+    capsys.readouterr()
+    assert application.run(["documents"]) == 0
+    assert "Every document of the fleet state can be read." in capsys.readouterr().out
+
+
+def test_a_mended_slot_keeps_what_is_readable_and_ends_if_nobody_knows_what_runs(fleet):
+    body = DOCUMENTS["slot"].body | {"lags_ms": 7, "epoch": "x"}
+    fleet.put_document("slot", "s0001", json.loads(json.dumps(body)))
+
+    assert application.run(["documents", "slot/s0001", "--mend", "--yes"]) == 0
+
+    item = fleet.state.get_item(Key={"kind": "slot", "id": "s0001"})["Item"]
+    slot = SLOT.read(plain(item["body"]), "s0001")
+    assert slot.state is SlotState.ENDED
+    assert slot.start_epoch == 3
+    assert slot.epoch > 1_000_000_000
+    assert slot.worker_id == "clicks-s0001"
+    assert item["version"] == 2
+
+
+def test_what_is_damaged_in_its_lags_alone_runs_on(fleet):
+    body = DOCUMENTS["slot"].body | {"lags_ms": 7}
+    fleet.put_document("slot", "s0001", json.loads(json.dumps(body)))
+
+    assert application.run(["documents", "--mend", "--yes"]) == 0
+
+    item = fleet.state.get_item(Key={"kind": "slot", "id": "s0001"})["Item"]
+    slot = SLOT.read(plain(item["body"]), "s0001")
+    assert (slot.state, slot.epoch, slot.lags_ms) == (SlotState.RUNNING, 7, {})
+
+
+def plain(value):
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return int(value) if isinstance(value, Decimal) else value
+
+
+def test_a_stop_stays_a_stop_and_a_pause_pauses_everything(fleet, capsys):
+    for kind in ("stop", "pause"):
+        put(fleet, kind, {"body": {"M": {"x": {"S": SECRET}, "leases": {"S": SECRET}}}})
+
+    assert application.run(["documents", "--mend", "--yes"]) == 0
+    assert application.run(["resume"]) == 0
+
+    out = capsys.readouterr().out
+    assert f"{KEY} is stopped" in out
+    assert "The whole fleet is paused by" in out
+
+
+def test_nothing_is_changed_without_a_yes(fleet, capsys):
+    name = put(fleet, "stop", {"body": {"S": SECRET}})
+
+    assert application.run(["documents", "--mend"]) == EXIT_NOT_DONE
+    assert application.run(["documents", name, "--drop", "--dry-run"]) == 0
+
+    assert fleet.documents() == [("stop", KEY)]
+    out = capsys.readouterr().out
+    assert f"{name} cannot be read: its body is no map" in out
+    assert "Meanwhile: the shard stays stopped." in out
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--mend", "--drop", "x/y"], "--mend and --drop: both found, one allowed"),
+        (["--drop"], "--drop: no document named; name each one, as KIND/ID"),
+        (["stop/other", "--mend"], "documents: stop/other found; those that cannot be read are: "),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_name(fleet, capsys, given, told):
+    put(fleet, "stop", {"body": {"S": SECRET}})
+
+    assert application.run(["documents", *given]) == EXIT_WRONG_INPUT
+    assert told in capsys.readouterr().err
+    assert fleet.documents() == [("stop", KEY)]
+
+
+def test_status_names_it_and_the_command(fleet, capsys):
+    name = put(fleet, "tip", {"body": {"S": SECRET}})
+
+    assert application.run(["status"]) == 0
+
+    out = capsys.readouterr().out
+    assert f"{name}: its body is no map" in out
+    assert f"shardfleet documents {name}" in out
+
+
+@pytest.mark.parametrize("command", ["resume", "drain"])
+def test_what_concerns_the_whole_fleet_is_done_over_a_pause_that_cannot_be_read(fleet, command):
+    put(fleet, "pause", {"body": {"S": SECRET}})
+    arguments = {"resume": ["--all", "--yes"], "drain": ["--yes", "--wait", "0"]}[command]
+
+    assert application.run([command, *arguments]) == 0
+
+    assert (("pause", "fleet") in fleet.documents()) == (command == "drain")
+
+
+@pytest.mark.parametrize("damage", ITEMS)
+def test_the_manager_is_prompted_whatever_the_prompt_holds(fleet, damage):
+    put(fleet, "stop", {})
+    put(fleet, "prompt", ITEMS[damage])
+
+    assert application.run(["resume", KEY, "--yes"]) == 0
+
+    item = fleet.state.get_item(Key={"kind": "prompt", "id": "manager"})["Item"]
+    assert item["version"] >= 1
+    assert ("stop", KEY) not in fleet.documents()
