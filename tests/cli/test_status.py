@@ -24,12 +24,12 @@ def running(fleet):
         state=SlotState.RUNNING,
         name="n",
         start_epoch=1,
-        heartbeat_ms=2**50,
+        heartbeat_ms=2**40,
         lags_ms={"shard-1": 90_000},
     )
     fleet.put_document("slot", "s1", slot_body(slot))
     stop = {"position": "5:2", "error": "ValueError: x", "attempts": 5, "worker_id": "w"}
-    fleet.put_document("stop", "shard-2", stop | {"at_ms": 2**50})
+    fleet.put_document("stop", "shard-2", stop | {"at_ms": 2**40})
     return fleet
 
 
@@ -136,7 +136,7 @@ def test_a_lease_that_nobody_can_read_is_shown_with_what_is_wrong(running, capsy
 def test_what_a_record_says_is_shown_as_it_is(running, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     stop = {"position": "5:2", "error": "ValueError: [/item] [red]x :bee:", "attempts": 5}
-    running.put_document("stop", "shard-1", stop | {"worker_id": "w", "at_ms": 2**50})
+    running.put_document("stop", "shard-1", stop | {"worker_id": "w", "at_ms": 2**40})
 
     assert "at 5:2: ValueError: [/item] [red]x :bee:" in output(capsys, "leases")
 

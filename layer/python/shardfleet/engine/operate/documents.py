@@ -28,6 +28,7 @@ from shardfleet.engine.state.documents import (
 from shardfleet.engine.state.kinds import (
     FINISHED,
     FOREIGN,
+    GENERATION,
     GLANCES,
     GONE,
     HANDOVERS,
@@ -150,6 +151,10 @@ def _stream(_: str, kept: _Body, facts: MendingFacts) -> _Body:
     return {"arn": facts.stream.stream_arn, "created_ms": facts.stream.created_ms}
 
 
+def _generation(_: str, kept: _Body, facts: MendingFacts) -> _Body:
+    return {"at_ms": facts.now_ms, **kept}
+
+
 def _as_kept(_: str, kept: _Body, facts: MendingFacts) -> _Body:
     del facts
     return kept
@@ -179,6 +184,11 @@ CARE: Mapping[str, _Care] = {
         "a stream that was replaced would not be noticed",
         "the stream as it is now is the one on record",
         _stream,
+    ),
+    GENERATION: _Care(
+        "how often the lease was set back is read off its version",
+        "it counts as set back once more: what is noted beside its checkpoint counts no more",
+        _generation,
     ),
     GONE: _Care("the shard waits for longer", "what is readable stays", _as_kept),
     WINDOW: _Care(
