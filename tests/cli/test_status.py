@@ -15,21 +15,21 @@ NUMBER = "49590338271490256608559692538361571095921575989136588898"
 @pytest.fixture
 def running(fleet):
     """One slot that reads a shard, a stopped shard, and a finished one."""
-    fleet.put_lease(a_lease(f"shard-1 at {NUMBER} by clicks-s1 counter 7"))
-    fleet.put_lease(a_lease("shard-2 at 5:1 by clicks-s1"))
-    fleet.put_lease(a_lease("shard-0 at SHARD_END"))
+    fleet.put_lease(a_lease(f"shardId-000000000001 at {NUMBER} by clicks-s1 counter 7"))
+    fleet.put_lease(a_lease("shardId-000000000002 at 5:1 by clicks-s1"))
+    fleet.put_lease(a_lease("shardId-000000000000 at SHARD_END"))
     slot = Slot(
         slot_id="s1",
         worker_id="clicks-s1",
         state=SlotState.RUNNING,
         name="n",
         start_epoch=1,
-        heartbeat_ms=2**40,
-        lags_ms={"shard-1": 90_000},
+        heartbeat_ms=2**47,
+        lags_ms={"shardId-000000000001": 90_000},
     )
     fleet.put_document("slot", "s1", slot_body(slot))
     stop = {"position": "5:2", "error": "ValueError: x", "attempts": 5, "worker_id": "w"}
-    fleet.put_document("stop", "shard-2", stop | {"at_ms": 2**40})
+    fleet.put_document("stop", "shardId-000000000002", stop | {"at_ms": 2**47})
     return fleet
 
 
@@ -52,8 +52,8 @@ def test_leases_shows_owner_end_of_checkpoint_lag_and_why(running, capsys, monke
     lines = output(capsys, "leases").splitlines()
 
     assert [line.split()[:3] for line in lines[1:3]] == [
-        ["shard-1", "reading", "clicks-s1"],
-        ["shard-2", "stopped", "clicks-s1"],
+        ["shardId-000000000001", "reading", "clicks-s1"],
+        ["shardId-000000000002", "stopped", "clicks-s1"],
     ]
     assert f"…{NUMBER[-18:]}" in lines[1]
     assert "at 5:2: ValueError: x" in lines[3]
@@ -61,15 +61,15 @@ def test_leases_shows_owner_end_of_checkpoint_lag_and_why(running, capsys, monke
 
 
 def test_finished_leases_are_shown_when_asked_for(running, capsys):
-    assert "shard-0" not in output(capsys, "leases")
-    assert "shard-0" in output(capsys, "leases", "--finished")
+    assert "shardId-000000000000" not in output(capsys, "leases")
+    assert "shardId-000000000000" in output(capsys, "leases", "--finished")
 
 
 def test_json_of_leases_has_every_field_in_full(running, capsys):
     first, second = json.loads(output(capsys, "leases", "--json"))
 
     assert first == {
-        "lease_key": "shard-1",
+        "lease_key": "shardId-000000000001",
         "state": "READING",
         "owner": "clicks-s1",
         "checkpoint": NUMBER,
@@ -92,7 +92,7 @@ def test_json_of_status_has_the_sums_and_the_slots(running, capsys):
 def test_top_reads_again_until_it_has_been_asked_enough(running, capsys):
     out = output(capsys, "top", "--rounds", "2", "--every", "1")
 
-    assert "shard-1" in out
+    assert "shardId-000000000001" in out
     assert "stopped" in out
 
 
@@ -105,14 +105,14 @@ def test_a_fleet_without_leases_has_an_answer(fleet, capsys):
 
 
 def test_an_application_without_a_stack_is_shown_by_its_lease_table(running, capsys, monkeypatch):
-    running.put_lease(a_lease("shard-3 at 9 by spark:a1b2 counter 4"))
+    running.put_lease(a_lease("shardId-000000000003 at 9 by spark:a1b2 counter 4"))
     monkeypatch.setattr("shardfleet.cli.fleet_access.fleet_config", None)
 
     rows = json.loads(output(capsys, "leases", "--application", "leases", "--json"))
     status = json.loads(output(capsys, "status", "--application", "leases", "--json"))
 
     found = {row["lease_key"]: (row["state"], row["owner"]) for row in rows}
-    assert found["shard-3"] == ("READING", "spark:a1b2")
+    assert found["shardId-000000000003"] == ("READING", "spark:a1b2")
     assert "spark:a1b2" in status["workers"]
     assert status["leases"] == {"FINISHED": 1, "READING": 3}
     assert "spark:a1b2" in output(capsys, "top", "--application", "leases", "--rounds", "1")
@@ -125,18 +125,24 @@ def test_an_application_that_is_not_there_is_named(fleet, capsys):
 
 def test_a_lease_that_nobody_can_read_is_shown_with_what_is_wrong(running, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    item = {"leaseKey": {"S": "shard-8"}, "checkpoint": {"N": "5"}, "leaseCounter": {"N": "1"}}
+    item = {
+        "leaseKey": {"S": "shardId-000000000008"},
+        "checkpoint": {"N": "5"},
+        "leaseCounter": {"N": "1"},
+    }
     running.client.put_item(TableName="leases", Item=item)
 
-    line, reason = [each for each in output(capsys, "leases").splitlines() if "shard-8" in each]
-    assert line.split()[:2] == ["shard-8", "unreadable"]
+    line, reason = [
+        each for each in output(capsys, "leases").splitlines() if "shardId-000000000008" in each
+    ]
+    assert line.split()[:2] == ["shardId-000000000008", "unreadable"]
     assert reason.startswith("  ")
 
 
 def test_what_a_record_says_is_shown_as_it_is(running, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     stop = {"position": "5:2", "error": "ValueError: [/item] [red]x :bee:", "attempts": 5}
-    running.put_document("stop", "shard-1", stop | {"worker_id": "w", "at_ms": 2**40})
+    running.put_document("stop", "shardId-000000000001", stop | {"worker_id": "w", "at_ms": 2**47})
 
     assert "at 5:2: ValueError: [/item] [red]x :bee:" in output(capsys, "leases")
 
