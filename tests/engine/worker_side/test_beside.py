@@ -12,7 +12,9 @@ from shardfleet.domain.delivery.lanes import lane_of
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import ask_to_drain
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
-from shardfleet.engine.state.beside import raise_generation
+from shardfleet.engine.operate.documents import DocumentWard, MendingFacts
+from shardfleet.engine.state.beside import generation_of, raise_generation
+from shardfleet.engine.state.documents import Documents, UnreadableDocument
 from shardfleet.engine.state.kinds import GENERATION
 from shardfleet.events.delivery import CrashCharged, PositionLost, PositionOutlived
 from shardfleet.testing.clock import run_virtual
@@ -265,3 +267,23 @@ def test_it_costs_one_read_for_each_shard_that_is_begun_and_no_write():
         return [call for call in calls if call[1] == GENERATION]
 
     assert run_virtual(scenario()) == [("read", GENERATION, key(n)) for n in range(3)]
+
+
+# --- a generation that cannot be read
+
+
+@pytest.mark.parametrize("way", ["mend", "drop"])
+def test_a_generation_that_somebody_wrote_over_is_never_the_first_one_again(way):
+    """Or what was noted before the first setting-back would count once more."""
+
+    async def scenario():
+        world = World()
+        await raise_generation(world.state, key(0), now_ms=1)
+        world.state._store(GENERATION, key(0), {"at_ms": "nonsense"}, version=2)
+        ward = DocumentWard(Documents.of(world.state))
+        document = UnreadableDocument(GENERATION, key(0), 2, "nonsense")
+        facts = MendingFacts(config=world.config, stream=None, now_ms=7, person="ann")
+        assert await (ward.drop(document) if way == "drop" else ward.mend(document, facts))
+        return await generation_of(world.state, key(0))
+
+    assert run_virtual(scenario()).number == 3

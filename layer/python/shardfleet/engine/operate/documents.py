@@ -138,6 +138,10 @@ def _pin(_: str, kept: _Body, facts: MendingFacts) -> _Body:
     return {"instant_ms": created_ms, "created_ms": created_ms, **kept}
 
 
+def _generation(_: str, kept: _Body, facts: MendingFacts) -> _Body:
+    return {"at_ms": facts.now_ms, **kept}
+
+
 def _pauses(_: str, kept: _Body, facts: MendingFacts) -> _Body:
     if {"fleet", "leases"} <= kept.keys():
         return kept
@@ -179,6 +183,11 @@ CARE: Mapping[str, _Care] = {
         "the shard waits, as no record is passed over",
         "without its instant the shard begins at the oldest record",
         _pin,
+    ),
+    GENERATION: _Care(
+        "what is noted beside the checkpoint counts as before; what a rewind promised is not known",
+        "it is written anew, also by --drop, and what was noted counts for nothing any more",
+        _generation,
     ),
     STREAM: _Care(
         "a stream that was replaced would not be noticed",
@@ -300,11 +309,18 @@ class DocumentWard:
         return sorted(found, key=lambda each: each.name)
 
     async def drop(self, document: UnreadableDocument) -> bool:
-        """Delete a document as it was read; False: it is another one by now, or no answer came."""
+        """
+        Delete a document as it was read; False: it is another one by now, or no answer came.
+
+        A generation is written anew: without it, what was noted before the first one would count.
+        """
+        kind, name, version = document.kind, document.id, document.version
         with suppress(OutcomeUnknown):
-            return await self._documents.delete(
-                document.kind, document.id, expected_version=document.version
-            )
+            if kind == GENERATION:
+                body = {"at_ms": 0}
+                anew = await self._documents.write(kind, name, body, expected_version=version)
+                return isinstance(anew, Written)
+            return await self._documents.delete(kind, name, expected_version=version)
         return False
 
     async def mend(self, document: UnreadableDocument, facts: MendingFacts) -> bool:
