@@ -138,10 +138,6 @@ def _pin(_: str, kept: _Body, facts: MendingFacts) -> _Body:
     return {"instant_ms": created_ms, "created_ms": created_ms, **kept}
 
 
-def _generation(_: str, kept: _Body, facts: MendingFacts) -> _Body:
-    return {"at_ms": facts.now_ms, **kept}
-
-
 def _pauses(_: str, kept: _Body, facts: MendingFacts) -> _Body:
     if {"fleet", "leases"} <= kept.keys():
         return kept
@@ -193,11 +189,6 @@ CARE: Mapping[str, _Care] = {
         "a stream that was replaced would not be noticed",
         "the stream as it is now is the one on record",
         _stream,
-    ),
-    GENERATION: _Care(
-        "how often the lease was set back is read off its version",
-        "it counts as set back once more: what is noted beside its checkpoint counts no more",
-        _generation,
     ),
     GONE: _Care("the shard waits for longer", "what is readable stays", _as_kept),
     WINDOW: _Care(

@@ -60,6 +60,9 @@ async def read_fleet(
     )
     now_ms = clock.now_ms()
     missed = [note for note in missed if note.lasts(now_ms, failover_ms=failover_ms)]
+    asleep = plan_naps(
+        (nap for nap, _ in naps), found.leases, off=None, now_ms=now_ms, settle_ms=failover_ms
+    ).asleep
     return FleetReading(
         at_ms=now_ms,
         leases=found.leases,
@@ -72,13 +75,7 @@ async def read_fleet(
         planned_ms=int(plan["at_ms"]) if plan else 0,
         failover_ms=failover_ms,
         pauses=pauses,
-        naps=plan_naps(
-            (nap for nap, _ in naps),
-            found.leases,
-            off=None,
-            now_ms=now_ms,
-            settle_ms=failover_ms,
-        ).asleep,
+        naps=asleep,
     )
 
 
