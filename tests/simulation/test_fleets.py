@@ -14,7 +14,7 @@ from shardfleet.engine.shard.faults import ShardFaults
 from shardfleet.testing.checkers import CHECKERS, NeighboursGoOn
 from shardfleet.testing.simulation import Options, run_seed
 from shardfleet.testing.simulation.faults import FaultMix
-from shardfleet.testing.simulation.world import Shape
+from shardfleet.testing.simulation.shapes import Shape
 from tests.simulation.mutants.arenas import ARENAS
 
 BUSY_S = 120.0

@@ -11,7 +11,7 @@ from shardfleet.testing.checkers import OrderWithinShard
 from shardfleet.testing.simulation import Options, run_seed, shrink, story
 from shardfleet.testing.simulation.campaign import campaign
 from shardfleet.testing.simulation.faults import FaultMix
-from shardfleet.testing.simulation.world import Shape
+from shardfleet.testing.simulation.shapes import Shape
 
 
 @pytest.fixture

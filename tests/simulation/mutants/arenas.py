@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 
 from shardfleet.testing.simulation import Options
 from shardfleet.testing.simulation.faults import FaultMix
-from shardfleet.testing.simulation.world import Shape
+from shardfleet.testing.simulation.shapes import Shape
 
 _OF_SHAPES = frozenset(field.name for field in fields(Shape))
 _RESTLESS: dict[str, object] = {

@@ -14,10 +14,11 @@ from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 from shardfleet.testing.simulation.actors import Actor
 from shardfleet.testing.simulation.faults import FaultMix
 from shardfleet.testing.simulation.play import Play
+from shardfleet.testing.simulation.shapes import Shape
 from shardfleet.testing.simulation.sink import Effect, begin_with
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.user_code import PlayedHandler
-from shardfleet.testing.simulation.world import Shape, World
+from shardfleet.testing.simulation.world import World
 
 # What our own handler does wrong, and what only we can do to a record, is not the user's business.
 _NOT_THE_USERS = frozenset(

@@ -13,9 +13,10 @@ from shardfleet.testing.simulation.faults import FaultMix, Faults, often_in
 from shardfleet.testing.simulation.pairs import Pairs
 from shardfleet.testing.simulation.play import Play
 from shardfleet.testing.simulation.played_world import PlayedWorld, muted_in, shape_of
+from shardfleet.testing.simulation.shapes import Shape
 from shardfleet.testing.simulation.surroundings import Surroundings
 from shardfleet.testing.simulation.tables import LeaseTable
-from shardfleet.testing.simulation.world import Shape, World
+from shardfleet.testing.simulation.world import World
 
 _STORY_LINES = 40
 _SLEEPS_ONE_IN = 8  # seeds: in their fleets idle shards sleep
