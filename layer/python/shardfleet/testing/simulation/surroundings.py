@@ -45,6 +45,7 @@ class Surroundings:
         freeze_s: the shortest and the longest freeze.
         clocks_off_ms: by how much the wall clocks of all invocations have jumped.
         drifts_most: a clock that is wrong is as wrong as it may be.
+        spoilt: documents that somebody wrote nonsense into, by kind and id: what they said before.
         killers: handler calls without records that kill, by shard and kind, and until when.
 
     """
@@ -79,6 +80,7 @@ class Surroundings:
             for hook, empty in vars(Checker).items()
             if not hook.startswith("_")
         }
+        self.spoilt: dict[tuple[str, str], Mapping[str, Any]] = {}
         self.killers: dict[tuple[str, str], int] = {}
         self._keeps_log = keeps_log
         self._tasks: set[asyncio.Task[Any]] = set()

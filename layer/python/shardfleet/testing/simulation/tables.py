@@ -218,7 +218,7 @@ class FaultyState:
         found = await self._wire.read(
             "state.read", lambda: self._store.read(kind, id), about=f"{kind} {id}"
         )
-        if found is not None:
+        if found is not None and (kind, id) not in self._around.spoilt:
             self._around.read(self._by, kind, found.body)
         return found
 
@@ -248,7 +248,8 @@ class FaultyState:
                 kind, id, kept, expected_version=expected_version, expires_ms=expires_ms
             )
             if isinstance(result, Written):
-                old = None if before is None else before.body
+                was = self._around.spoilt.pop((str(kind), id), None)
+                old = None if before is None else was or before.body
                 self._around.stored(self._by, kind, id, before=old, after=kept)
             return result
 

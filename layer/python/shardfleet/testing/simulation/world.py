@@ -25,6 +25,7 @@ from shardfleet.testing.simulation.operating import RewindingPerson
 from shardfleet.testing.simulation.outside_writers import OtherHands
 from shardfleet.testing.simulation.pauser import Pauser
 from shardfleet.testing.simulation.shapes import Shape
+from shardfleet.testing.simulation.spoiler import Spoiler
 from shardfleet.testing.simulation.state_machine import StateMachine
 from shardfleet.testing.simulation.streams import TrueStream
 from shardfleet.testing.simulation.surroundings import Surroundings
@@ -135,6 +136,7 @@ class World:
             # A worker of Java's has no guard against what a tool has stored.
             busy.append(around.spawn(self._hands.run(), "other hands"))
             busy.append(around.spawn(self._rewinder.run(), "rewinds"))
+        busy.append(around.spawn(Spoiler(around, self._state).run(), "spoiler"))
         if shape.pauses_every_s:
             state = FleetState(self._state, around.clock)
             pauser = Pauser(around, state, lambda: list(self.leases.store.leases))
