@@ -92,7 +92,7 @@ def test_aggregates_that_take_long_to_be_taken_apart_cost_no_lease():
 
 def left_alone():
     """Run fleets that nobody invokes for longer than records are kept."""
-    given = [Options(seed=seed, is_small=True, reshape=Shape.left) for seed in (1, 4, 10)]
+    given = [Options(seed=seed, is_small=True, reshape=Shape.left) for seed in (1, 3, 10)]
     return [run_seed(replace(options, keeps_log=True)) for options in given]
 
 

@@ -131,7 +131,7 @@ def _may_have_killed(calls: _UnderWay, at_ms: int) -> bool:
         return any(begun_ms <= died_ms - _TIMEOUT_MS for begun_ms in calls.begun.values())
     if calls.noted_ms is None or calls.begun:
         return bool(calls.begun)
-    froze = any(at_ms >= calls.noted_ms and what == "frozen" for at_ms, what in calls.by.faults)
+    froze = sum(at_ms >= calls.noted_ms and what == "frozen" for at_ms, what in calls.by.faults)
     return died_ms - calls.noted_ms < _CLOSING_MS + froze * _FROZEN_MOST_MS
 
 

@@ -176,6 +176,9 @@ class RunLedger:
     def want_again(self, shard_id: str, target: ExtendedSequenceNumber) -> None:
         """Note that a shard was set back: what is done of it and lies behind that comes again."""
         wanted = self.wanted_again.setdefault(shard_id, {})
+        # Whoever goes back into an open window leaves out what that had before.
+        done = self.shards[shard_id].done()
+        self.has_result(shard_id, [each.position for each in done if each.place <= target])
         for entry in self.between(shard_id, target, None):
             if entry.is_done:
                 wanted[entry.position] = entry
