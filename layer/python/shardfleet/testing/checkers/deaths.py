@@ -11,7 +11,13 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.state.kinds import NOTE
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import CrashCharged, RecordSkipped, ShardStopped
-from shardfleet.testing.checkers.checker import CallBegun, Checker, DocumentWrite, Suspect
+from shardfleet.testing.checkers.checker import (
+    CallBegun,
+    Checker,
+    DocumentWrite,
+    LeaseWrite,
+    Suspect,
+)
 
 # The deaths that a policy counts, one that nobody was on the watch for, and such of other workers.
 _DEATHS_MOST = 8
@@ -147,9 +153,16 @@ class WhatKillsIsStopped(Checker):
         """See a shard stopped, or a record given up: deaths count anew."""
         del at_ms, by
         if isinstance(event, ShardStopped | RecordSkipped):
-            for shard_id, call in list(self._deaths):
-                if shard_id == event.lease_key:
-                    del self._deaths[shard_id, call]
+            self._count_anew(event.lease_key)
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """See a shard set back: what was noted of deaths counts no more (H20)."""
+        if write.change.operation == "rewind":
+            self._count_anew(write.change.lease_key)
+
+    def _count_anew(self, shard_id: str) -> None:
+        for key in [key for key in self._deaths if key[0] == shard_id]:
+            del self._deaths[key]
 
     def call_killed(self, at_ms: int, by: Suspect, shard_id: str, *, call: str) -> None:
         """Count deaths."""
