@@ -109,6 +109,18 @@ def test_a_lease_that_somebody_else_had_in_between_has(way, switches):
     assert not stamp.counts(after(lease, OTHERS[way]), GENERATION)
 
 
+@pytest.mark.parametrize("way", OTHERS)
+def test_whoever_had_it_an_unmoved_checkpoint_is_known_and_one_of_another_life_is_not(way):
+    """What a window or a crash note is of goes by the checkpoint, not by who had the lease."""
+    lease = held()
+    stamp = Stamp.of(lease, "me", GENERATION)
+    now = after(lease, OTHERS[way])
+    assert stamp.is_of(now, GENERATION)
+    assert stamp.stands_as(now) == (stored not in OTHERS[way])
+    assert not stamp.is_of(now, GENERATION + 1)
+    assert not stamp.is_of(replace(now, lease_counter=0), GENERATION)
+
+
 @pytest.mark.parametrize("way", OURS)
 def test_nothing_counts_under_another_generation(way):
     lease = held()

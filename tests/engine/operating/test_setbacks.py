@@ -214,6 +214,7 @@ KINDS = [
         "crash note",
         leave_a_crash_note,
         {"batch_records_most": 1, "crashes_most": 1, "on_exhausted": "skip"},
+        java=11,  # As long as it stores nothing, deaths over the next record still count.
         imported=11,
     ),
     Kind("pin", leave_a_pin, {"initial_position": "LATEST"}, begins=AT_LATEST),

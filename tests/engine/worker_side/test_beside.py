@@ -104,6 +104,15 @@ async def is_lost(world):
     return OTHER
 
 
+async def is_lost_with_its_heir(world):
+    """Neither the next slot that gets its lease, nor a Java worker after it, stores anything."""
+    owner = await is_lost(world)
+    await world.leases.apply(lease_changes.take(world.lease(), "java"))
+    await world.leases.apply(lease_changes.assign(world.lease(), ME, expired=True))
+    await world.leases.apply(lease_changes.assign(world.lease(), owner, expired=True))
+    return owner
+
+
 WAYS = [goes_on, dies, is_drained, hands_over, is_lost]
 
 
@@ -116,7 +125,7 @@ async def finish(world, owner):
         await world.turn(slot, turn_ms=60_000)
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("way", [*WAYS, is_lost_with_its_heir], ids=lambda way: way.__name__)
 def test_a_window_has_all_that_came_whoever_of_ours_goes_on(way):
     async def scenario():
         windows = Windows()

@@ -71,6 +71,18 @@ class Stamp:
             stood=_text(lease),
         )
 
+    def is_of(self, lease: Lease, generation: int) -> bool:
+        """
+        Return whether the lease is the one that was stamped, and no setting-back of ours came since.
+
+        Args:
+            lease: as it is, perhaps in the hands of who asks.
+            generation: that is current.
+
+        """
+        # A lower counter: it was made anew, or somebody else has counted (L1).
+        return self.generation == generation and lease.lease_counter >= self.counter
+
     def counts(self, lease: Lease, generation: int) -> bool:
         """
         Return whether what was noted still says something about a lease as it is now.
@@ -80,15 +92,17 @@ class Stamp:
             generation: that is current.
 
         """
-        if self.generation != generation:
+        if not self.is_of(lease, generation):
             return False
         if self.counter < 0:
             return True
-        if lease.lease_counter < self.counter:
-            return False  # It was made anew, or somebody else has counted (L1).
-        has_moved = _text(lease) != self.stood
-        switches = lease.owner_switches_since_checkpoint - (0 if has_moved else self.switches)
+        before = self.switches if self.stands_as(lease) else 0
+        switches = lease.owner_switches_since_checkpoint - before
         return switches == 0 or (switches == 1 and lease.lease_owner != self.owner)
+
+    def stands_as(self, lease: Lease) -> bool:
+        """Return whether the checkpoint is the one that it was then, whoever had the lease since."""
+        return _text(lease) == self.stood
 
 
 def _text(lease: Lease) -> str:

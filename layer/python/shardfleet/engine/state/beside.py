@@ -7,9 +7,12 @@ lease. What does not count any more is as if it were not there, which is the saf
 
 ============  =============================================================================
 tip mark      proves nothing: what has expired is told as lost
-window        its state begins anew behind the checkpoint, and records from there come again
+window        its state begins anew behind the checkpoint, and records from there come again.
+              What it has of before the checkpoint is in it alone, so it counts for every
+              checkpoint that it was written for, whoever had the lease since
 lanes         what was done ahead of the checkpoint comes again
-crash note    nobody is charged with deaths over another place
+crash note    nobody is charged with deaths over another place; over the same one deaths count,
+              whoever had the lease since, or what kills each new owner would go on for ever
 ============  =============================================================================
 
 Every setting-back of ours (a rewind, an import of positions, ``release --ended``, a lease made
@@ -138,7 +141,7 @@ async def beyond_checkpoint(state: FleetState, lease: Lease) -> BeyondCheckpoint
         window, _ = await state.window(lease.lease_key)
     if lanes is not None and _counts(lanes.stamp, lease, generation.number, by_default=False):
         ahead = lanes.done_ahead(lease.checkpoint)
-    if window is not None and _counts(window.stamp, lease, generation.number, by_default=True):
+    if window is not None and _is_current(window, lease, generation.number):
         through = window.done if window.is_for(lease.checkpoint) else None
     return BeyondCheckpoint(through, ahead)
 
@@ -209,12 +212,15 @@ class LeaseNotes:
 
     async def note(self, lease_key: str) -> CrashNote | None:
         """Read the crash note of a lease; None where the checkpoint lies before what it is of."""
-        found = self._counting(await self._state.note(lease_key))
-        held = self._held[lease_key]
-        stands = held.unstored or held.lease.checkpoint
-        if found is None or found.stamp is None or stands < read_position(found.stamp.stood):
+        found = await self._state.note(lease_key)
+        if found is None or found.stamp is None:
             return None
-        return replace(found, stamp=None)
+        held, number = self._held[lease_key], self._generations[lease_key].number
+        stamp, stands = found.stamp, held.unstored or held.lease.checkpoint
+        is_there = stamp.is_of(held.lease, number) and stamp.stands_as(held.lease)
+        if not (is_there or stamp.counts(held.lease, number)):
+            return None
+        return None if stands < read_position(stamp.stood) else replace(found, stamp=None)
 
     async def write_note(self, note: CrashNote) -> None:
         """Write the crash note of a lease that is held."""
@@ -240,8 +246,11 @@ class LeaseNotes:
     async def window(self, lease_key: str) -> tuple[WindowNote | None, int | None]:
         """Read a shard's window, and the version of its document, which may be there without."""
         note, version = await self._state.window(lease_key)
-        found = self._counting(note, by_default=True)
-        return None if found is None else replace(found, stamp=None), version
+        if note is None:
+            return None, version
+        number = self._generations[lease_key].number
+        is_current = _is_current(note, self._held[lease_key].lease, number)
+        return replace(note, stamp=None) if is_current else None, version
 
     async def write_window(self, note: WindowNote, version: int | None) -> int | None:
         """Write a shard's window, as :meth:`FleetState.write_window` does."""
@@ -317,6 +326,11 @@ def _counts(stamp: Stamp | None, lease: Lease, generation: int, *, by_default: b
     if stamp is None:
         return by_default and not generation
     return stamp.counts(lease, generation)
+
+
+def _is_current(window: WindowNote, lease: Lease, generation: int) -> bool:
+    """Return whether no setting-back of ours came since; for which checkpoints, it says itself."""
+    return not generation if window.stamp is None else window.stamp.is_of(lease, generation)
 
 
 def _generation(found: FoundDocument[SetBack] | None) -> Generation:
