@@ -86,7 +86,7 @@ async def each_of(
     while batch := list(islice(waiting, CALLS_AT_ONCE)):
         if box and box.is_spent:
             raise BoxSpent(len(batch) + sum(1 for _ in waiting))
-        answers = await all_of(*(_answered(call(item)) for item in batch))
+        answers = await all_of(*(_answered(call, item) for item in batch))
         refusals = [each for each in answers if isinstance(each, _Refused)]
         refusal = refusal or (refusals[0].error if refusals else None)
         if refusal is not None and len(refusals) == len(batch):
@@ -104,9 +104,10 @@ class _Refused:
     error: ShardfleetError
 
 
-async def _answered(call: Awaitable[T]) -> T | _Refused:
+async def _answered(call: Callable[[U], Awaitable[T]], item: U) -> T | _Refused:
+    # Called here: a task that is cancelled before it begins leaves no call without an awaiter.
     try:
-        return await call
+        return await call(item)
     except ShardfleetError as error:
         return _Refused(error)
 

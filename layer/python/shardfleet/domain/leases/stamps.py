@@ -73,7 +73,7 @@ class Stamp:
 
     def is_of(self, lease: Lease, generation: int) -> bool:
         """
-        Return whether the lease is the one that was stamped, and no setting-back of ours came since.
+        Return whether it is the lease that was stamped, and no setting-back of ours came since.
 
         Args:
             lease: as it is, perhaps in the hands of who asks.
@@ -101,7 +101,7 @@ class Stamp:
         return switches == 0 or (switches == 1 and lease.lease_owner != self.owner)
 
     def stands_as(self, lease: Lease) -> bool:
-        """Return whether the checkpoint is the one that it was then, whoever had the lease since."""
+        """Return whether the checkpoint is as it was then, whoever had the lease since."""
         return _text(lease) == self.stood
 
 

@@ -7,8 +7,8 @@ found by reading it again; what it was given is released at once.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import ParamSpec, TypeVar
 
 from shardfleet.domain.balance.by_count import Assignment, AssignmentKind
 from shardfleet.domain.balance.strategy import change_of
@@ -23,6 +23,7 @@ from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ShardfleetError
 from shardfleet.events.manager import AssignmentLost, LeaseAssigned
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -64,7 +65,9 @@ class Assigner:
             keys.setdefault(assignment.worker_id, []).append(assignment.lease.lease_key)
         takers = sorted((s for s in slots if s.worker_id in keys), key=lambda slot: slot.slot_id)
         announced = await each_of(
-            takers, lambda slot: self._try(self._announce(slot, keys[slot.worker_id])), box=box
+            takers,
+            lambda slot: self._try(self._announce, slot, keys[slot.worker_id]),
+            box=box,
         )
         able = {s.worker_id: s for s, is_able in zip(takers, announced, strict=True) if is_able}
         wanted = sorted(
@@ -72,22 +75,24 @@ class Assigner:
             key=lambda each: each.kind is not AssignmentKind.EXPIRED,
         )
         begun, ends = _exchanges_last(wanted)
-        written = await each_of(begun, lambda each: self._try(self._write(each, graceful)), box=box)
+        written = await each_of(begun, lambda each: self._try(self._write, each, graceful), box=box)
         moved = {lease.lease_key for lease in written if lease is not None}
         for each in (end for end, other in ends if other not in moved):
             # Without the greater lease's move the lesser one's would be to the more loaded worker.
             self._tell_lost(each)
         back = [each for each, other in ends if other in moved]
-        written += await each_of(back, lambda each: self._try(self._write(each, graceful)), box=box)
+        written += await each_of(back, lambda each: self._try(self._write, each, graceful), box=box)
         given = [lease for lease in written if lease is not None]
         await each_of(able.values(), lambda slot: self._release_if_ended(slot, given))
         if self._refusal is not None:
             raise self._refusal
 
-    async def _try(self, call: Awaitable[T]) -> T | None:
-        """Await a call; what one slot or lease is refused is kept, and the others go on (H22)."""
+    async def _try(
+        self, call: Callable[P, Awaitable[T]], *args: P.args, **kw: P.kwargs
+    ) -> T | None:
+        """Make a call; what one slot or lease is refused is kept, and the others go on (H22)."""
         try:
-            return await call
+            return await call(*args, **kw)
         except ShardfleetError as error:
             self._refusal = self._refusal or error
             return None
