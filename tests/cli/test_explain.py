@@ -17,7 +17,7 @@ from tests.domain.builders import a_failure, a_lease
 PLACE = [
     1_700_000_000_000,
     "TAKEN_OVER",
-    "shard-1",
+    "shardId-000000000001",
     "clicks-s1",
     "clicks-s2",
     {"is": "HoldsFewest", "held": 0},
@@ -27,13 +27,19 @@ TURN = {
     "entries": [
         [
             "CREATED",
-            "shard-1",
+            "shardId-000000000001",
             "",
             "",
             {"is": "EmptyTable"},
         ],
-        ["TAKEN_OVER", "shard-1", "clicks-s1", "clicks-s2", {"is": "HoldsFewest", "held": 0}],
-        ["CREATED", "shard-2", "", "", None],
+        [
+            "TAKEN_OVER",
+            "shardId-000000000001",
+            "clicks-s1",
+            "clicks-s2",
+            {"is": "HoldsFewest", "held": 0},
+        ],
+        ["CREATED", "shardId-000000000002", "", "", None],
     ],
 }
 
@@ -42,9 +48,9 @@ TURN = {
 def running(fleet):
     """One slot that took a shard over from another, and a shard that nobody has."""
     stream = boto3.client("kinesis", region_name="eu-central-1")
-    stream.create_stream(StreamName=CONFIG.stream_arn.rpartition("/")[2], ShardCount=1)
-    fleet.put_lease(a_lease("shard-1 at 5 by clicks-s1"))
-    fleet.put_lease(a_lease("shard-2 at 5"))
+    stream.create_stream(StreamName=CONFIG.stream_arn.rpartition("/")[2], ShardCount=3)
+    fleet.put_lease(a_lease("shardId-000000000001 at 5 by clicks-s1"))
+    fleet.put_lease(a_lease("shardId-000000000002 at 5"))
     slot = Slot(
         slot_id="s1", worker_id="clicks-s1", state=SlotState.RUNNING, name="n", start_epoch=1
     )
@@ -52,7 +58,7 @@ def running(fleet):
     fleet.put_document("places", "00", {"leases": [PLACE]})
     fleet.put_document("turn", "001700000000000-00", TURN)
     fleet.put_document(
-        "plan", "last", {"at_ms": 1, "left": [["shard-2", {"is": "NoWorkerHasRoom"}]]}
+        "plan", "last", {"at_ms": 1, "left": [["shardId-000000000002", {"is": "NoWorkerHasRoom"}]]}
     )
     return fleet
 
@@ -63,10 +69,10 @@ def output(capsys, *arguments):
 
 
 def test_a_shard_is_explained_in_words_with_its_story(running, capsys):
-    out = output(capsys, "shard-1", "--since", "2023-01-01T00:00:00Z")
+    out = output(capsys, "shardId-000000000001", "--since", "2023-01-01T00:00:00Z")
 
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert lines[0].startswith("shard-1: reading, since 2023-11-14T22:13:20Z (")
+    assert lines[0].startswith("shardId-000000000001: reading, since 2023-11-14T22:13:20Z (")
     assert lines[0].endswith(" d ago)")
     assert lines[1].startswith("Now: clicks-s1 reads it.")
     assert lines[2] == (
@@ -81,7 +87,9 @@ def test_a_shard_is_explained_in_words_with_its_story(running, capsys):
 
 
 def test_what_lies_before_the_given_time_is_not_told(running, capsys):
-    assert "Nothing happened to it lately." in output(capsys, "shard-1", "--since", "1h")
+    assert "Nothing happened to it lately." in output(
+        capsys, "shardId-000000000001", "--since", "1h"
+    )
 
 
 def test_a_worker_is_explained_by_its_own_id_and_by_its_slots(running, capsys):
@@ -94,17 +102,19 @@ def test_a_worker_is_explained_by_its_own_id_and_by_its_slots(running, capsys):
 def test_without_a_name_every_shard_is_explained_without_its_story(running, capsys):
     out = output(capsys, "--since", "2023-01-01T00:00:00Z")
 
-    assert "shard-1: reading" in out
+    assert "shardId-000000000001: reading" in out
     assert "Now: Nobody reads it: every worker has as many shards as it may have." in out
     assert "What happened" not in out
     assert [found["subject"] for found in json.loads(output(capsys, "--json"))] == [
-        "shard-1",
-        "shard-2",
+        "shardId-000000000001",
+        "shardId-000000000002",
     ]
 
 
 def test_json_has_the_story_with_ages(running, capsys):
-    found = json.loads(output(capsys, "shard-1", "--since", "2023-01-01T00:00:00Z", "--json"))
+    found = json.loads(
+        output(capsys, "shardId-000000000001", "--since", "2023-01-01T00:00:00Z", "--json")
+    )
 
     assert found["state"] == "READING"
     assert found["since_age_ms"] > 0
@@ -133,9 +143,9 @@ def test_what_every_worker_fails_of_is_told_of_a_shard_that_nobody_owns_as_by_st
     )
     running.put_document("slot", "s1", slot_body(starting))
     why = {"is": "NoWorkerRuns"}
-    running.put_document("plan", "last", {"at_ms": 1, "left": [["shard-2", why]]})
+    running.put_document("plan", "last", {"at_ms": 1, "left": [["shardId-000000000002", why]]})
 
-    found = json.loads(output(capsys, "shard-2", "--json"))
+    found = json.loads(output(capsys, "shardId-000000000002", "--json"))
     assert application.run(["status"]) == 0
     for said in (found["now"], capsys.readouterr().out):
         assert "s1 fails: its handler cannot be called: it takes three (/o.py, line 3)" in said
@@ -143,12 +153,12 @@ def test_what_every_worker_fails_of_is_told_of_a_shard_that_nobody_owns_as_by_st
 
 
 def test_a_name_that_is_unknown_is_answered_with_those_that_are(running, capsys):
-    assert application.run(["explain", "shard-9"]) == application.EXIT_WRONG_INPUT
+    assert application.run(["explain", "shardId-000000000009"]) == application.EXIT_WRONG_INPUT
 
     said = capsys.readouterr().err
-    assert "'shard-9' is no shard and no worker of this fleet" in said
+    assert "'shardId-000000000009' is no shard and no worker of this fleet" in said
     assert "clicks-s1" in said
-    assert "shard-1, shard-2" in said
+    assert "shardId-000000000001, shardId-000000000002" in said
 
 
 def test_nothing_is_written(running, capsys):

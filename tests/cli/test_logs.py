@@ -18,6 +18,7 @@ from tests.domain.builders import a_lease
 from tests.domain.test_log_lines import TWO, engine
 
 GROUP = "/aws/lambda/worker"
+SHARD = "shardId-000000000001"
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def written(fleet, monkeypatch):
     for group in (GROUP, "/aws/lambda/manager"):
         client.create_log_group(logGroupName=group)
         client.create_log_stream(logGroupName=group, logStreamName="a")
-    fleet.put_lease(a_lease("shard-1 at 5 by clicks-s1"))
+    fleet.put_lease(a_lease(f"{SHARD} at 5 by clicks-s1"))
     slot = Slot(
         slot_id="s1", worker_id="clicks-s1", state=SlotState.RUNNING, name="n", start_epoch=1
     )
@@ -60,10 +61,10 @@ def test_a_worker_is_named_by_its_slot_or_by_itself(written, capsys, name):
 
 
 def test_a_shard_has_its_own_lines(written, capsys):
-    written(*TWO)
+    written(*(each.replace("shard-1", SHARD) for each in TWO))
 
-    assert [line.split(" ", 1)[1] for line in output(capsys, "shard-1").splitlines()] == [
-        "s1 INFO LeaseAdopted lease_key=shard-1",
+    assert [line.split(" ", 1)[1] for line in output(capsys, SHARD).splitlines()] == [
+        f"s1 INFO LeaseAdopted lease_key={SHARD}",
         "s1 a print",
     ]
 
@@ -78,7 +79,7 @@ def test_the_managers_lines_are_its_own(written, capsys):
 def test_what_nobody_is_called_is_refused_with_who_there_is(written, capsys):
     assert application.run(["logs", "nobody"]) == application.EXIT_WRONG_INPUT
     found = capsys.readouterr().err
-    assert "workers: s1; shards with a lease: shard-1; or manager" in found
+    assert f"workers: s1; shards with a lease: {SHARD}; or manager" in found
 
 
 def test_lines_of_programs_are_json(written, capsys):

@@ -24,8 +24,12 @@ class Stream:
         self.found = HERE
         ended = {"hash_key_range": WHOLE, "ending_sequence_number": "99"}
         self.shards = [
-            Shard(shard_id="shard-0", **ended),
-            Shard(shard_id="shard-1", hash_key_range=WHOLE, parent_shard_id="shard-0"),
+            Shard(shard_id="shardId-000000000000", **ended),
+            Shard(
+                shard_id="shardId-000000000001",
+                hash_key_range=WHOLE,
+                parent_shard_id="shardId-000000000000",
+            ),
         ]
 
     async def incarnation(self):
@@ -69,8 +73,8 @@ INTO = ("--application", "leases")
 
 
 def test_an_applications_positions_are_written_as_a_document(fleet, stream, capsys, tmp_path):
-    fleet.put_lease(a_lease("shard-0 at SHARD_END"))
-    fleet.put_lease(a_lease("shard-1 at 7:3"))
+    fleet.put_lease(a_lease("shardId-000000000000 at SHARD_END"))
+    fleet.put_lease(a_lease("shardId-000000000001 at 7:3"))
     path = tmp_path / "out.json"
 
     code, said = run(capsys, "export", *INTO, "--stream", "clicks", "--output", str(path))
@@ -78,27 +82,27 @@ def test_an_applications_positions_are_written_as_a_document(fleet, stream, caps
 
     assert (code, said.out) == (0, "")
     assert said.err == "2 shards; application leases\n"
-    assert found["shards"] == {"shard-0": "END", "shard-1": "AFTER:7:3"}
+    assert found["shards"] == {"shardId-000000000000": "END", "shardId-000000000001": "AFTER:7:3"}
     assert (found["stream"], found["created_ms"]) == (HERE.stream_arn, 1_000)
 
 
 def test_positions_are_written_as_a_querys_option_too(fleet, stream, capsys):
-    fleet.put_lease(a_lease("shard-1 at 7:3 by worker-1"))
+    fleet.put_lease(a_lease("shardId-000000000001 at 7:3 by worker-1"))
 
     code, said = run(capsys, "export", *INTO, "--stream", "clicks", "--option")
 
     assert code == 0
-    assert json.loads(said.out) == {"shard-1": "AFTER:7:3", "default": "TRIM_HORIZON"}
-    assert "shard-1: somebody still reads them" in said.err
+    assert json.loads(said.out) == {"shardId-000000000001": "AFTER:7:3", "default": "TRIM_HORIZON"}
+    assert "shardId-000000000001: somebody still reads them" in said.err
 
 
 def test_a_lease_that_says_no_position_and_a_table_without_a_stream_are_refused(
     fleet, stream, capsys
 ):
-    fleet.put_lease(a_lease("shard-1 at LATEST"))
+    fleet.put_lease(a_lease("shardId-000000000001 at LATEST"))
 
     code, said = run(capsys, "export", *INTO, "--stream", "clicks")
-    assert (code, "nothing was ever checkpointed in shard-1" in said.err) == (2, True)
+    assert (code, "nothing was ever checkpointed in shardId-000000000001" in said.err) == (2, True)
     code, said = run(capsys, "export", *INTO)
     assert (code, "needs --stream" in said.err) == (2, True)
 
@@ -106,18 +110,24 @@ def test_a_lease_that_says_no_position_and_a_table_without_a_stream_are_refused(
 def test_an_import_shows_what_it_would_write_and_writes_it_when_told_to(
     fleet, stream, capsys, tmp_path
 ):
-    fleet.put_lease(a_lease("shard-0 at 5 counter 4"))
-    file = document(tmp_path, **{"shard-0": "END", "shard-1": "AFTER:7:3"})
+    fleet.put_lease(a_lease("shardId-000000000000 at 5 counter 4"))
+    file = document(
+        tmp_path, **{"shardId-000000000000": "END", "shardId-000000000001": "AFTER:7:3"}
+    )
 
     code, said = run(capsys, "import", file, *INTO)
-    assert (code, checkpoints()) == (1, {"shard-0": "5"})
+    assert (code, checkpoints()) == (1, {"shardId-000000000000": "5"})
     assert "create" in said.out
     assert "Nothing was changed" in said.out
     code, said = run(capsys, "import", file, *INTO, "--dry-run", "--json")
-    assert (code, json.loads(said.out)["applied"], checkpoints()) == (0, False, {"shard-0": "5"})
+    assert (code, json.loads(said.out)["applied"], checkpoints()) == (
+        0,
+        False,
+        {"shardId-000000000000": "5"},
+    )
     code, said = run(capsys, "import", file, *INTO, "--yes")
     assert (code, "2 leases written" in said.out) == (0, True)
-    assert checkpoints() == {"shard-0": "SHARD_END", "shard-1": "7:3"}
+    assert checkpoints() == {"shardId-000000000000": "SHARD_END", "shardId-000000000001": "7:3"}
     code, said = run(capsys, "import", file, *INTO, "--yes", "--json")
     assert [step["result"] for step in json.loads(said.out)["steps"]] == ["SAME", "SAME"]
 
@@ -125,8 +135,11 @@ def test_an_import_shows_what_it_would_write_and_writes_it_when_told_to(
 @pytest.mark.parametrize(
     ("lease", "obstacle"),
     [
-        ("shard-1 at 5 by worker-1", "worker-1 holds shard-1: pause or drain"),
-        ("shard-1 at 8", "at 8 already, past the position to import"),
+        (
+            "shardId-000000000001 at 5 by worker-1",
+            "worker-1 holds shardId-000000000001: pause or drain",
+        ),
+        ("shardId-000000000001 at 8", "at 8 already, past the position to import"),
     ],
 )
 def test_nothing_is_written_over_a_living_owner_or_backwards(
@@ -136,7 +149,11 @@ def test_nothing_is_written_over_a_living_owner_or_backwards(
     before = checkpoints()
 
     code, said = run(
-        capsys, "import", document(tmp_path, **{"shard-1": "AFTER:7:0"}), *INTO, "--yes"
+        capsys,
+        "import",
+        document(tmp_path, **{"shardId-000000000001": "AFTER:7:0"}),
+        *INTO,
+        "--yes",
     )
 
     assert (code, obstacle in said.err) == (1, True)
@@ -146,13 +163,13 @@ def test_nothing_is_written_over_a_living_owner_or_backwards(
 def test_an_owner_that_does_not_renew_while_it_is_watched_is_gone(
     fleet, stream, capsys, tmp_path, monkeypatch
 ):
-    fleet.put_lease(a_lease("shard-1 at 5 by worker-1"))
+    fleet.put_lease(a_lease("shardId-000000000001 at 5 by worker-1"))
     monkeypatch.setattr(position, "_LOOK_EVERY_S", 0.01)
-    file = document(tmp_path, **{"shard-1": "AFTER:7:0"})
+    file = document(tmp_path, **{"shardId-000000000001": "AFTER:7:0"})
 
     code, _ = run(capsys, "import", file, *INTO, "--yes", "--watch", "0.05")
 
-    assert (code, checkpoints()) == (0, {"shard-1": "7"})
+    assert (code, checkpoints()) == (0, {"shardId-000000000001": "7"})
 
 
 def test_positions_of_another_stream_are_refused(fleet, stream, capsys, tmp_path):
