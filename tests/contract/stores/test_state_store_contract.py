@@ -64,6 +64,38 @@ def test_more_documents_than_a_page_holds_are_all_listed(store):
     assert [d.body["text"][0] for d in run(store.list("slot"))] == ["a", "b", "c", "d"]
 
 
+def test_documents_of_all_kinds_are_read_page_by_page(store):
+    """A page of DynamoDB has at most 1 MB; here are more, of three kinds."""
+    wanted = sorted((kind, name) for kind in ("slot", "pin", "turn") for name in ("a", "b"))
+    for kind, name in wanted:
+        body = {"text": f"{kind}/{name} " * 40_000}
+        run(store.write(kind, name, body, expected_version=None))
+
+    pages = [run(store.page())]
+    while pages[-1].after is not None and len(pages) < len(wanted):
+        pages.append(run(store.page(pages[-1].after)))
+
+    documents = [document for page in pages for document in page.documents]
+    assert sorted((each.kind, each.id) for each in documents) == wanted
+    for each in documents:
+        assert each.version == 1
+        assert each.body == {"text": f"{each.kind}/{each.id} " * 40_000}
+    assert pages[-1].after is None
+    assert isinstance(store, MemoryStateStore) or len(pages) > 1
+
+
+@pytest.mark.parametrize("kind", ["slot", "pin", "turn"])
+def test_a_page_behind_a_document_that_is_not_there_begins_with_those_of_its_kind(store, kind):
+    """The manager's inspection asks so for a kind of a table that is larger than a page."""
+    for each in ("slot", "pin", "turn"):
+        for name in ("b", "a"):
+            run(store.write(each, name, {}, expected_version=None))
+
+    documents = run(store.page((kind, " "))).documents
+
+    assert [(each.kind, each.id) for each in documents[:2]] == [(kind, "a"), (kind, "b")]
+
+
 def test_a_document_is_deleted_only_at_the_expected_version(store):
     write(store, "s1", {}, expected=None)
     write(store, "s1", {}, expected=1)
