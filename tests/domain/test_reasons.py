@@ -63,6 +63,7 @@ from shardfleet.domain.reasons import (
     MissedForRetention,
     MostSlots,
     MovedToEvenOut,
+    NeverListed,
     NoBudget,
     NoHeartbeatYet,
     NoLeasedRelative,
@@ -205,6 +206,10 @@ EXAMPLES = [
     (ListedStill(), "not found, though it is listed"),
     (ListingIncomplete(), "not found, and the listing shows no whole stream"),
     (SecondListingAwaited(), "not found and not listed for once; a second listing is awaited"),
+    (
+        NeverListed(),
+        "not found, and newer than every shard that the stream lists: it was never one of them",
+    ),
     (
         MayHaveRecords(),
         (
