@@ -97,6 +97,15 @@ def test_one_command_mends_or_drops_whatever_an_item_holds(fleet, capsys, damage
     assert "Every document of the fleet state can be read." in capsys.readouterr().out
 
 
+def test_a_window_is_not_mended_by_name_either_as_that_would_lose_it(fleet, capsys):
+    name = put(fleet, "window", {"body": {"S": SECRET}})
+
+    assert application.run(["documents", name, "--mend", "--yes"]) == EXIT_NOT_DONE
+
+    assert f"{name}: cannot be mended; --drop" in capsys.readouterr().err
+    assert fleet.documents() == [("window", KEY)]
+
+
 def test_a_mended_slot_keeps_what_is_readable_and_ends_if_nobody_knows_what_runs(fleet):
     body = DOCUMENTS["slot"].body | {"lags_ms": 7, "epoch": "x"}
     fleet.put_document("slot", "s0001", json.loads(json.dumps(body)))

@@ -216,7 +216,7 @@ def _items(facts: Facts) -> Iterator[Finding]:
         yield _error(
             "unreadable-document",
             f"{name} of {facts.state_table.name} cannot be read: {why}",
-            f"`shardfleet documents {name}` says what holds meanwhile, and --mend mends it",
+            f"`shardfleet documents {name}` says what holds meanwhile, and what mends it",
         )
     for entity, count in facts.neighbours.items():
         if entity not in KNOWN_NEIGHBOURS:

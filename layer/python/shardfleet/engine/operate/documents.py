@@ -319,22 +319,22 @@ class DocumentWard:
         Mend a document as it was read; False: it is another one by now, or no answer came.
 
         Raises:
-            ProtocolError: nothing that could be read comes of it.
+            ProtocolError: it is only dropped, or nothing that could be read comes of it.
 
         """
-        mend = _care(document.kind).mend
-        if mend is None:
+        care = _care(document.kind)
+        if care.only_dropped:
+            raise ProtocolError("cannot be mended; --drop loses what it had")
+        if care.mend is None:
             return await self.drop(document)
         current = await self._documents.read(document.kind, document.id)
         kind = kind_of(document.kind)
         if current is None or kind is None or current.version != document.version:
             return False
-        body = mend(document.id, readable_part(kind, current), facts)
+        body = care.mend(document.id, readable_part(kind, current), facts)
         again = read_as(kind, dataclasses.replace(current, body=body, damage=""))
         if again.reason:
-            raise ProtocolError(
-                f"{document.name} cannot be mended: {again.reason}; --drop deletes it"
-            )
+            raise ProtocolError(f"cannot be mended: {again.reason}; --drop deletes it")
         with suppress(OutcomeUnknown):
             written = await self._documents.write(
                 document.kind, document.id, body, expected_version=document.version
