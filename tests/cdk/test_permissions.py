@@ -92,7 +92,11 @@ def test_the_manager_may_exactly_this(minimum):
             f"<{at['leases']}.Arn>-WorkerMetricStats",
         )
         | on("dynamodb", ["GetItem"], f"<{at['leases']}.Arn>-CoordinatorState")
-        | on("dynamodb", ["DeleteItem", "GetItem", "Query", "UpdateItem"], f"<{at['state']}.Arn>")
+        | on(
+            "dynamodb",
+            ["DeleteItem", "GetItem", "Query", "Scan", "UpdateItem"],
+            f"<{at['state']}.Arn>",
+        )
         | on("states", ["StartExecution"], f"<{at['machine']}>")
         | on("states", ["DescribeExecution"], f"{execution}<{at['machine']}.Name>:*")
         | logs_of(at["manager_logs"])
