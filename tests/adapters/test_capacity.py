@@ -17,7 +17,8 @@ def test_reads_and_writes_of_both_tables_are_counted(kind, request):
     meter = tables.clients.capacity
     read_before, written_before = meter.used_tenths()
     run(tables.state.write("slot", "s1", {"a": 1}, expected_version=None))
-    assert isinstance(run(tables.leases.apply(lease_changes.create(a_lease("1")))), Applied)
+    lease = a_lease("shardId-000000000001")
+    assert isinstance(run(tables.leases.apply(lease_changes.create(lease))), Applied)
     read, written = meter.used_tenths()
     assert read == read_before
     assert written - written_before >= (20 if kind == "embedded" else 10)  # moto knows halves

@@ -16,6 +16,7 @@ from shardfleet.engine.state.kinds import CrashNote
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, StreamReplaced, Throttled
 from shardfleet.testing.clock import VirtualClock, run_virtual
 from shardfleet.testing.memory import MemoryStateStore
+from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
 
 
 class LostReplies(MemoryStateStore):
@@ -183,11 +184,11 @@ def test_notes_and_stops_are_read_back_as_written():
 def test_a_stream_of_the_same_name_but_another_birth_is_refused():
     async def main():
         state = FleetState(MemoryStateStore(), VirtualClock())
-        await state.check_incarnation(StreamIncarnation("arn", 1))
-        await state.check_incarnation(StreamIncarnation("arn", 1))
+        await state.check_incarnation(StreamIncarnation(MEMORY_STREAM_ARN, 1))
+        await state.check_incarnation(StreamIncarnation(MEMORY_STREAM_ARN, 1))
         with pytest.raises(StreamReplaced):
-            await state.check_incarnation(StreamIncarnation("arn", 2))
-        assert await state.known_incarnation() == StreamIncarnation("arn", 1)
+            await state.check_incarnation(StreamIncarnation(MEMORY_STREAM_ARN, 2))
+        assert await state.known_incarnation() == StreamIncarnation(MEMORY_STREAM_ARN, 1)
 
     run_virtual(main())
 
