@@ -16,9 +16,11 @@ from tests.domain.builders import a_failure, a_lease
 
 # As long as Kinesis's own: 56 digits.
 NUMBER = "49590338271490256608559692538361571095921575989136588898"
-FIRST, SECOND, SPLIT = (f"shardId-{number:012d}" for number in range(3))
+FIRST, SECOND, SPLIT, FINISHED, MERGED = (f"shardId-{number:012d}" for number in range(5))
 WORKERS = "clicks-consumer-s0001", "clicks-consumer-s0002"
 STATES = ("healthy", "stopped", "failing", "empty")
+# What is readable of a slot that somebody has spoiled: who it is, and not what runs.
+SPOILED_SLOT = {"worker_id": WORKERS[0], "state": "RUNNING", "lags_ms": "none"}
 CONFIG = FleetConfig(
     fleet="clicks-consumer",
     stream_arn="arn:aws:kinesis:eu-central-1:123456789012:stream/clicks",
@@ -28,10 +30,15 @@ CONFIG = FleetConfig(
 
 
 async def clicks_fleet(state):
-    """Build the fleet in one of `STATES`: two workers, two shards read, one asleep."""
+    """
+    Build the fleet: two workers, three shards read, one paused.
+
+    Its state is one of `STATES`, "java" (workers of the KCL beside it), "spoiled" (documents that
+    cannot be read) or "begun" (the merged shard is, so that its parent's lease can go).
+    """
     clock = VirtualClock()
     now_ms = clock.now_ms()
-    stream = MemoryStream(clock, shards=2)
+    stream = _stream(clock)
     documents = FleetState(MemoryStateStore(), clock)
     leases = MemoryLeaseStore([] if state == "empty" else _leases(now_ms))
     if state != "empty":
@@ -58,20 +65,48 @@ async def clicks_fleet(state):
         ledger = f"ledger {day_of(now_ms)}"
         await documents.store.write(ledger, "manager", page, expected_version=None)
     if state == "stopped":
-        await documents.write_stop(
-            StopNote(
-                lease_key=FIRST,
-                position=f"{NUMBER}:413",
-                error="ValueError: order 7 cannot be shipped",
-                attempts=5,
-                worker_id=WORKERS[0],
-                at_ms=now_ms - 5_000,
-            )
-        )
+        await documents.write_stop(_stop(now_ms))
+    if state == "begun":
+        _begin(leases.leases)
+    if state == "spoiled":
+        await _spoil(documents.store)
     fleet = memory_access(CONFIG, leases=leases, state=documents, stream=stream, clock=clock)
     if state == "java":
         await _with_java(fleet)
     return fleet
+
+
+def _stream(clock):
+    """Return a stream that has had each shard with a lease: two were merged, and have aged out."""
+    stream = MemoryStream(clock, shards=4)
+    stream.merge(SPLIT, FINISHED)
+    for shard_id in (SPLIT, FINISHED):
+        stream.forget_shard(shard_id)
+    return stream
+
+
+def _stop(now_ms):
+    return StopNote(
+        lease_key=FIRST,
+        position=f"{NUMBER}:413",
+        error="ValueError: order 7 cannot be shipped",
+        attempts=5,
+        worker_id=WORKERS[0],
+        at_ms=now_ms - 5_000,
+    )
+
+
+def _begin(leases):
+    """Let the merged shard have been read from, as its parent's lease knows."""
+    leases[MERGED] = a_lease(f"{MERGED} at {NUMBER} by {WORKERS[1]}")
+    leases[FINISHED] = replace(leases[FINISHED], child_shard_ids=(MERGED,))
+
+
+async def _spoil(store):
+    """Let documents be unreadable: two that are mended, and a window, which is only dropped."""
+    await store.write("slot", "s0001", SPOILED_SLOT, expected_version=1)
+    await store.write("stop", FIRST, {"attempts": "many"}, expected_version=None)
+    await store.write("window", SECOND, {"state": [1]}, expected_version=None)
 
 
 async def _with_java(fleet):
@@ -89,6 +124,6 @@ def _leases(now_ms):
         a_lease(f"{FIRST} at {NUMBER}:413 by {first} counter 1107"),
         a_lease(f"{SECOND} at {NUMBER} by {second} counter 12"),
         a_lease(f"{SPLIT} at {NUMBER}"),
-        a_lease("shardId-000000000003 at SHARD_END"),
-        a_lease(f"shardId-000000000004 at AT_TIMESTAMP:{now_ms} by {second}"),
+        a_lease(f"{FINISHED} at SHARD_END"),
+        a_lease(f"{MERGED} at AT_TIMESTAMP:{now_ms} by {second}"),
     ]

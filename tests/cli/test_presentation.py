@@ -31,7 +31,7 @@ from shardfleet.cli.fleets import DeployedFleet
 from shardfleet.cli.telling import TerminalConsole
 from shardfleet.testing.clock import run_virtual
 from tests.cli import recorded_runs
-from tests.cli.clicks_fleet import FIRST, NUMBER, SPLIT, STATES, clicks_fleet
+from tests.cli.clicks_fleet import FIRST, NUMBER, SECOND, SPLIT, STATES, clicks_fleet
 from tests.cli.conftest import AROUND, CONFIG
 from tests.domain.test_diagnosis import HEALTHY
 from tests.domain.test_log_lines import TWO
@@ -51,9 +51,11 @@ CALLS = [
     ("healthy", "leases --finished"),
     ("healthy", "status --application clicks-leases"),
     ("healthy", "where --key k"),
+    ("healthy", "where --key a"),
     ("healthy", "where --key nobody"),
     ("healthy", "where --key nobody --pages 1"),
     ("healthy", "what-if --workers 3"),
+    ("begun", "what-if --workers 3"),
     ("healthy", "what-if --lose clicks-consumer-s0001"),
     ("healthy", "tail --since 1h --records 1"),
     ("healthy", f"pause {FIRST} --dry-run"),
@@ -96,6 +98,16 @@ CALLS = [
     *((state, f"redrive {call}") for state in ("healthy", "failing") for call in REDRIVES),
     ("empty", "redrive --from s3://failed/shardfleet/failed/"),
     ("stopped", "redrive --from s3://failed/shardfleet/failed/"),
+    ("healthy", "documents"),
+    ("spoiled", "documents"),
+    ("spoiled", "status"),
+    ("spoiled", "doctor"),
+    ("spoiled", "documents --mend --dry-run"),
+    ("spoiled", "documents --mend --yes"),
+    ("spoiled", f"documents window/{SECOND} --drop"),
+    ("spoiled", f"documents window/{SECOND} --drop --yes"),
+    ("spoiled", f"documents window/{SECOND} --mend --yes"),
+    ("spoiled", f"documents window/{FIRST} --drop --yes"),
     ("healthy", "init clicks"),
     ("healthy", "init a_b"),
     ("healthy", "template --app cdk.out --out plain"),
@@ -161,8 +173,8 @@ def said(monkeypatch, capsys, tmp_path):
             found = await clicks_fleet(state)
             found = replace(found, writer=found.stream)
             for shard in found.stream.open_shard_ids:
-                for _ in range(2):
-                    found.stream.put(b"an order", key="k", shard_id=shard)
+                for key in ("k", "a"):
+                    found.stream.put(b"an order", key=key, shard_id=shard)
             yield found
 
         @asynccontextmanager
