@@ -257,7 +257,8 @@ def test_progress_that_is_noted_of_lanes_is_stored(since, lane_at, violations):
     before = replace(MINE, checkpoint=at(6))
 
     checker.batch_done(0, ME, KEY, done=[at(7)])
-    note = {"since": f"{since}:0", "through": f"{since}:0", "ahead": {"1": {"0": f"{lane_at}:0"}}}
+    ahead = {"1": {"0": f"{lane_at}:0"}}
+    note = {"since": f"{since}:0", "through": f"{since}:0", "between": [], "ahead": ahead}
     stores(checker, note, kind=LANES, name=KEY, by=ME)
     writes(checker, renew(before), before=before, after=before)
     writes(checker, evict(before), before=before, after=replace(before, lease_owner=None))
@@ -387,7 +388,7 @@ def test_a_lease_that_is_renewed_and_not_read_is_found(reads_ms, every_ms, viola
     """While the table confirms nothing, nothing is to be read."""
     checker, found = planted(checkers.WhoRenewsReads)
 
-    for at_ms in range(0, 49_000, every_ms):
+    for at_ms in range(0, 109_000, every_ms):
         if at_ms in (0, reads_ms):
             checker.read_begun(at_ms, ME, KEY)
         checker.document_read(at_ms, OTHER, kind=SLOT, body={})
@@ -400,8 +401,8 @@ def test_nothing_has_to_be_handled_while_the_state_table_answers_nobody(answers,
     checker, found = planted(checkers.WhoRenewsReads)
 
     checker.read_begun(0, ME, KEY)
-    for at_ms in range(0, 49_000, 1_000):
-        if answers or at_ms in (3_000, 9_000, 48_000):
+    for at_ms in range(0, 109_000, 1_000):
+        if answers or at_ms in (3_000, 9_000, 108_000):
             checker.document_read(at_ms, OTHER, kind=SLOT, body={})
         writes(checker, renew(MINE), before=MINE, after=renewed(MINE), at_ms=at_ms)
     assert bool(found) == violations
@@ -479,7 +480,7 @@ def test_who_gets_a_lease_again_has_not_been_idle_with_it_meanwhile():
     writes(checker, renew(MINE), before=MINE, after=MINE, at_ms=10**6)
     assert not found
 
-    for at_ms in range(10**6, 10**6 + 60_000, 3_000):
+    for at_ms in range(10**6, 10**6 + 120_000, 3_000):
         checker.document_read(at_ms, OTHER, kind=SLOT, body={})
         writes(checker, renew(MINE), before=MINE, after=MINE, at_ms=at_ms)
     assert found

@@ -104,7 +104,7 @@ QUICK = {
     "a key is in several lanes": ("KeysNeverOverlap", "OrderWithinShard", "OrderWithinKey"),
     "the checkpoint follows the lane that is furthest": _PASSED_OVER,
     "what lanes are ahead is not noted": ("RepetitionsExplained",),
-    "a record that kills is never given up": ("NoRecordLost",),
+    "a record that kills is never given up": ("WhatKillsIsStopped",),
 }
 
 

@@ -26,11 +26,14 @@ from tests.adapters.tables import LIMITS, create_lease_table
 
 # Behind what a worker has by default, and behind the SDK's client.
 BY_DEFAULT, BY_SDK = 7, 47
+# One in which leases are deleted, too.
+DELETES = 147
 WIRED = Options(seed=7, is_small=True, busy_s=40.0)
 
 
 def test_fleets_whose_leases_are_behind_the_adapter_break_no_invariant():
-    results = [run_seed(replace(WIRED, seed=seed)) for seed in (BY_DEFAULT, BY_SDK)]
+    seeds = (BY_DEFAULT, BY_SDK, DELETES)
+    results = [run_seed(replace(WIRED, seed=seed)) for seed in seeds]
 
     assert [str(violation) for result in results for violation in result.violations] == []
     kinds = {"DeleteItem", "GetItem", "PutItem", "Query", "Scan", "UpdateItem"}

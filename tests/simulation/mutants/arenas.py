@@ -316,7 +316,7 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
             "cycle_ms": 20_000,
         },
         foreign_checkpoint=0.3,
-        rewind=0.2,
+        rewind=0.4,
         handler_slow=0.9,
     ),
     "rewound parents": _focused(

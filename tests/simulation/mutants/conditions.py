@@ -9,14 +9,23 @@ CHANGES = "domain/leases/changes.py"
 _SEEN = "        _as_seen(LeaseField.LEASE_OWNER, lease.lease_owner),\n"
 _SEEN_TOO = "        _as_seen(LeaseField.CHECKPOINT_OWNER, lease.checkpoint_owner),\n"
 _EXISTS = "        _EXISTS,\n"
-_ASSIGN = "    conditions: tuple[Condition, ...] = (\n"
-_ASSIGN_END = "    )\n    if expired:\n"
-_EVICT = '        "evict",\n        lease,\n        conditions=(\n'
 _TERMS = _EXISTS + _SEEN + _SEEN_TOO
+_IF_EXPIRED = "    if expired:\n"
+_COUNTER = "        conditions += (FieldEquals(LeaseField.LEASE_COUNTER, lease.lease_counter),)\n"
 
 
-def _indented(lines: str) -> str:
-    return "".join(f"    {line}" for line in lines.splitlines(keepends=True))
+def _assign(terms: str = _TERMS, if_expired: str = _IF_EXPIRED) -> str:
+    """Return assign's conditions and its call, by which they are told from evict's."""
+    return _conditions(terms, if_expired) + '    return _update(\n        "assign",\n'
+
+
+def _evict(terms: str = _TERMS, if_expired: str = _IF_EXPIRED) -> str:
+    return _conditions(terms, if_expired) + '    return _update(\n        "evict",\n'
+
+
+def _conditions(terms: str, if_expired: str) -> str:
+    begin = "    conditions: tuple[Condition, ...] = (\n"
+    return begin + terms + "    )\n" + if_expired + _COUNTER
 
 
 _BEGIN = (
@@ -88,24 +97,24 @@ CONDITIONS = (
     mutant(
         "assign a lease that does not exist",
         "L3 leaseKey present",
-        (CHANGES, _ASSIGN + _TERMS + _ASSIGN_END, _ASSIGN + _SEEN + _SEEN_TOO + _ASSIGN_END),
+        (CHANGES, _assign(), _assign(_SEEN + _SEEN_TOO)),
         arena="frozen assigns",
     ),
     mutant(
         "assign whatever the owner",
         "L3 leaseOwner as seen",
-        (CHANGES, _ASSIGN + _TERMS + _ASSIGN_END, _ASSIGN + _EXISTS + _SEEN_TOO + _ASSIGN_END),
+        (CHANGES, _assign(), _assign(_EXISTS + _SEEN_TOO)),
     ),
     mutant(
         "assign whatever the checkpointOwner",
         "L3 checkpointOwner as seen",
-        (CHANGES, _ASSIGN + _TERMS + _ASSIGN_END, _ASSIGN + _EXISTS + _SEEN + _ASSIGN_END),
+        (CHANGES, _assign(), _assign(_EXISTS + _SEEN)),
         arena="frozen gifts",
     ),
     mutant(
         "assign an expired lease whatever the counter",
         "L4 counter, H15",
-        (CHANGES, "    if expired:\n", "    if expired and not expired:\n"),
+        (CHANGES, _assign(), _assign(if_expired="    if expired and not expired:\n")),
     ),
     mutant(
         "begin a handover of a lease that does not exist",
@@ -135,7 +144,7 @@ CONDITIONS = (
     mutant(
         "evict a lease that does not exist",
         "L8 leaseKey present",
-        (CHANGES, _EVICT + _indented(_TERMS), _EVICT + _indented(_SEEN + _SEEN_TOO)),
+        (CHANGES, _evict(), _evict(_SEEN + _SEEN_TOO)),
         why_not=(
             "implied: whoever evicts has seen an owner, and an owner as seen is there only if the "
             "item is"
@@ -144,17 +153,24 @@ CONDITIONS = (
     mutant(
         "evict whatever the owner",
         "L8 leaseOwner as seen",
-        (CHANGES, _EVICT + _indented(_TERMS), _EVICT + _indented(_EXISTS + _SEEN_TOO)),
+        (CHANGES, _evict(), _evict(_EXISTS + _SEEN_TOO)),
         arena="frozen releases",
     ),
     mutant(
         "evict whatever the checkpointOwner",
         "L8 checkpointOwner as seen",
-        (CHANGES, _EVICT + _indented(_TERMS), _EVICT + _indented(_EXISTS + _SEEN)),
+        (CHANGES, _evict(), _evict(_EXISTS + _SEEN)),
         why_not=(
             "implied by the owner: whoever evicts has seen no handover, and only the beginning of "
             "one sets checkpointOwner, which changes the owner too"
         ),
+    ),
+    mutant(
+        "evict a lost worker's lease whatever the counter",
+        "L8 counter, H15",
+        (CHANGES, _evict(), _evict(if_expired="    if expired and not expired:\n")),
+        test="tests/domain/test_lease_changes.py::"
+        "test_an_eviction_of_a_lost_worker_leaves_it_what_it_has_renewed_meanwhile",
     ),
     mutant(
         "checkpoint without the counter",

@@ -16,7 +16,11 @@ SETBACKS = (
     mutant(
         "what is noted counts under any generation",
         "H20",
-        (STAMPS, "        if self.generation != generation:\n", "        if not self.stood:\n"),
+        (
+            STAMPS,
+            "return self.generation == generation and lease.lease_counter >= self.counter",
+            "return lease.lease_counter >= self.counter",
+        ),
         test=f"{_STAMPS}::test_nothing_counts_under_another_generation",
     ),
     mutant(
