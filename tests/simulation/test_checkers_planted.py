@@ -284,6 +284,24 @@ def test_what_a_call_did_for_a_lease_that_was_lost_meanwhile_is_not_this_ones(
     assert len(found) == violations
 
 
+@pytest.mark.parametrize(("is_set_back", "violations"), [(False, 1), (True, 0)])
+def test_what_was_done_before_a_lease_was_set_back_is_not_left_unstored(is_set_back, violations):
+    """It was given back with all that was done, set back, and given to the same invocation."""
+    checker, found = planted(checkers.ProgressIsStored)
+    has_records(checker, 7)
+    stored, back = replace(MINE, checkpoint=at(7)), replace(MINE, checkpoint=at(6))
+    free, set_back = (replace(lease, lease_owner=None) for lease in (stored, back))
+
+    checker.batch_done(0, ME, KEY, done=[at(7)])
+    writes(checker, checkpoint(MINE, at(7)), before=MINE, after=stored)
+    writes(checker, evict(stored), before=stored, after=free)
+    if is_set_back:
+        writes(checker, rewind(free, at(6)), before=free, after=set_back, by=MANAGER)
+    writes(checker, renew(back), before=back, after=back)
+    writes(checker, evict(back), before=back, after=set_back)
+    assert len(found) == violations
+
+
 def test_a_lease_given_back_without_its_progress_is_found():
     checker, found = planted(checkers.ProgressIsStored)
     has_records(checker, 7)

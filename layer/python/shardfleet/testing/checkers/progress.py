@@ -96,6 +96,10 @@ class ProgressIsStored(Checker):
         )
         if gives_back and before is not None and self._last.get(key) == by.name:
             self._compare(write.at_ms, by, before)
+        if write.change.operation == "rewind":
+            # Nobody holds it: what was done beyond is meant to come again, to whoever gets it.
+            for name, shard_id in [life for life in self._done if life[1] == key]:
+                del self._done[name, shard_id]
         self._last[key] = by.name
         if after is None:
             self._leases.pop(key, None)
