@@ -51,8 +51,8 @@ WITH_NODE = $(if $(NODE_FROM_PYPI),JSII_NODE="$(CURDIR)/$(NODE_FROM_PYPI)")
 # Those of the folders that have Python in them.
 with_python = $(foreach folder,$(wildcard $(1)),$(if $(shell find $(folder) -name '*.py' -print -quit),$(folder)))
 # The benchmarks' consumers are programs of their own, each beside what it imports.
-TYPED = $(call with_python,layer/python functions cdk spark) $(wildcard benchmarks/*.py)
-CHECKED = $(call with_python,layer/python functions cdk spark tests benchmarks)
+TYPED = $(call with_python,layer/python functions cdk spark tools) $(wildcard benchmarks/*.py)
+CHECKED = $(call with_python,layer/python functions cdk spark tools tests benchmarks)
 
 # Python that differs from where this branch left origin/main (on it: from the commit before), and
 # what git does not have yet; all of it where git cannot say, or the rules are others.

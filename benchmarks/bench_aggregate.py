@@ -20,8 +20,8 @@ import side_by_side
 from aws_kinesis_agg.aggregator import RecordAggregator
 from side_by_side import Contest
 
-from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import AggregateBuilder
 
 MOST_BYTES = 51_200
 Groups = Sequence[Sequence[OutgoingRecord]]

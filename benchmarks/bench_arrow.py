@@ -21,9 +21,9 @@ import side_by_side
 from aws_kinesis_agg.deaggregator import iter_deaggregate_records
 from side_by_side import Contest
 
-from shardfleet.adapters.kinesis.arrow import CHUNK_BYTES, user_columns
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
 from shardfleet.records import StreamRecord
+from shardfleet_spark.aws.arrow import CHUNK_BYTES, user_columns
 
 LIMITS = ExpansionLimits()
 NAMES = ("partition_key", "data", "sub_sequence_number")

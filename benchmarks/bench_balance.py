@@ -25,7 +25,7 @@ from typing import Any
 import side_by_side
 from side_by_side import Figures
 
-from shardfleet.testing.simulation.balancing import Uneven, UnevenResult, run_uneven
+from shardfleet_testkit.simulation.balancing import Uneven, UnevenResult, run_uneven
 
 MOST = 1.1
 BUSY_PERCENT = 30

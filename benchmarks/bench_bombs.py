@@ -22,12 +22,12 @@ import pyarrow as pa
 import side_by_side
 from side_by_side import Contest
 
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.columns import put_together, take_apart
 from shardfleet.kpl.content import at_once
 from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, records_in_steps
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY
 from shardfleet.kpl.packing import OutgoingRecord, varint
+from shardfleet.producer.aggregate import aggregate
 from shardfleet.records import Batch, StreamRecord
 from shardfleet.runtime.handler_call import EventSource, kinesis_event
 from shardfleet_spark.read.arrow import Rows, batches_of

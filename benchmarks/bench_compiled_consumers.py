@@ -42,8 +42,8 @@ from bench_e2e_consumer import (
 from consumers.protocol import Task
 from side_by_side import Contest, Skipped
 
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.aws.settings import AwsBehaviour
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.settings import AwsBehaviour
 
 HERE = Path(__file__).parent
 CONSUMERS = HERE / "consumers"

@@ -42,8 +42,8 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.kpl.hash_keys import effective_hash
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.aws.settings import AwsBehaviour
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.settings import AwsBehaviour
 
 HERE = Path(__file__).parent
 PINNED = HERE / "peers.txt"

@@ -24,14 +24,14 @@ from side_by_side import Figures
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import PutOutcome
-from shardfleet.engine.producer.sending import Producer
-from shardfleet.engine.producer.settings import ProducerCounts, ShardAnswer
 from shardfleet.kpl.hash_keys import hash_of_partition_key
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.local.kinesis.account import AccountSettings
-from shardfleet.local.kinesis.engine import KinesisEngine
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet.producer.sending import Producer
+from shardfleet.producer.settings import ProducerCounts, ShardAnswer
+from shardfleet_local.kinesis.account import AccountSettings
+from shardfleet_local.kinesis.engine import KinesisEngine
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 
 PLOT = Path(__file__).parent.parent / "docs/img/flow_control.svg"
 STREAM, SHARDS, SECONDS, PER_S, LATENCY_S = "orders", 4, 60, 600, 0.02

@@ -38,7 +38,7 @@ HOUR_S = 3_600
 @contextmanager
 def engine() -> Iterator[str]:
     """Run the Kinesis engine without quotas; yield its endpoint, its key in the environment."""
-    words = [sys.executable, "-P", "-m", "shardfleet.local.kinesis", "--no-quotas"]
+    words = [sys.executable, "-P", "-m", "shardfleet_local.kinesis", "--no-quotas"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -26,8 +26,8 @@ from bench_live_pages import task_of
 from page_server import Pages, serving
 from side_by_side import Figures
 
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.aws.settings import AwsBehaviour
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.settings import AwsBehaviour
 
 IDLE = Pages(shards=64, pages=0, records=1, record_bytes=10)
 ROUNDS, MEASURED_S, HOUR_S = 3, 20, 3_600

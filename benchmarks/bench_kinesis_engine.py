@@ -163,7 +163,7 @@ def summary(rounds: list[Round]) -> dict[str, dict[str, float]]:
 def server() -> Iterator[tuple[str, int]]:
     """Run the server; yield its endpoint and process id, its key in the environment."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "shardfleet.local.kinesis", "--no-quotas"],
+        [sys.executable, "-P", "-m", "shardfleet_local.kinesis", "--no-quotas"],
         stdout=subprocess.PIPE,
         text=True,
     )

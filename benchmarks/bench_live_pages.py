@@ -29,8 +29,8 @@ from consumers.protocol import Task
 from page_server import Pages, serving
 from side_by_side import Contest
 
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.aws.settings import AwsBehaviour
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.settings import AwsBehaviour
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/pages"
 SMALL = Pages(shards=4, pages=500, records=20, record_bytes=250)

@@ -35,11 +35,11 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.ports import StreamDirectory
 from shardfleet.engine.state.fleet_state import slot_body
-from shardfleet.local.aws.launcher import EmbeddedAws
 from shardfleet.runtime import bootstrap
 from shardfleet.runtime.bootstrap import Sandbox, TurnThreads, open_sandbox
 from shardfleet.runtime.managing import collect_seldom, manager_ports
-from shardfleet.testing.memory import MemoryLauncher
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_testkit.memory import MemoryLauncher
 
 LEASES, PER_SLOT, TURNS, CPU_MOST_S = 10_000, 64, 7, 0.3
 NAME, STATE = "bench", "bench-state"

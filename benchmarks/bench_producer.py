@@ -38,14 +38,14 @@ from side_by_side import Contest, Figures
 from tls_server import boto3_and_wire, serving
 
 from shardfleet.adapters.kinesis.wire import KinesisWire
-from shardfleet.adapters.kinesis.writer import KinesisWriter
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import PutOutcome
-from shardfleet.engine.producer.blocking import BlockingProducer
-from shardfleet.engine.producer.sending import Producer
-from shardfleet.engine.producer.settings import ProducerSettings
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.blocking import BlockingProducer
+from shardfleet.producer.kinesis_writer import KinesisWriter
+from shardfleet.producer.sending import Producer
+from shardfleet.producer.settings import ProducerSettings
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/orders"
 CALL = 500

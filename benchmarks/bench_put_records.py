@@ -23,8 +23,8 @@ from tls_server import boto3_and_wire, serving
 
 from shardfleet.adapters.kinesis.put_records_body import encode_put_records
 from shardfleet.adapters.kinesis.wire import KinesisWire
-from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import AggregateBuilder
 
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/orders"
 Outcomes = list[tuple[str | None, str | None]]

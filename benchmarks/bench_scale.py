@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from shardfleet.testing.simulation.scale import Scale, ScaleResult, run_scale
+from shardfleet_testkit.simulation.scale import Scale, ScaleResult, run_scale
 
 RESULT = Path(__file__).parent / "results" / "scale.json"
 PICTURE = Path(__file__).parent.parent / "docs" / "img" / "scale.svg"

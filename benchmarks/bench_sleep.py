@@ -26,7 +26,7 @@ from shardfleet.config import MANAGER_EVERY_MS, WAKING_MS
 from shardfleet.domain.cost.estimate import HOURS_PER_MONTH, METRICS, price_of
 from shardfleet.domain.cost.prices import PRICES
 from shardfleet.domain.slots.slot import SlotState
-from shardfleet.testing.simulation.sleeping import Idle, body_of, run_idle
+from shardfleet_testkit.simulation.sleeping import Idle, body_of, run_idle
 
 REPETITIONS = 12
 SHARDS = 4

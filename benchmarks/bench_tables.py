@@ -38,7 +38,7 @@ from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.manager.loop import PROMPT_POLL_MS
 from shardfleet.engine.manager.losses import LossWatch
-from shardfleet.testing.memory import MemoryEvents
+from shardfleet_testkit.memory import MemoryEvents
 
 LEASES, RENEWALS = 1_000, 64
 MANY = 10_000

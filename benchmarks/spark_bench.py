@@ -63,7 +63,7 @@ class Kinesis:
         self._quotas = quotas
 
     def __enter__(self) -> Self:
-        words = [sys.executable, "-P", "-m", "shardfleet.local.kinesis"]
+        words = [sys.executable, "-P", "-m", "shardfleet_local.kinesis"]
         words += [] if self._quotas else ["--no-quotas"]
         self._process = subprocess.Popen(words, stdout=subprocess.PIPE)
         assert self._process.stdout is not None

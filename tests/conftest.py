@@ -255,7 +255,7 @@ def made_once():
 @pytest.fixture(scope="session")
 def embedded_aws():
     """One embedded AWS for the whole run: use names of your own in it, or reset nothing."""
-    from shardfleet.local.aws.launcher import EmbeddedAws  # noqa: PLC0415
+    from shardfleet_local.aws.launcher import EmbeddedAws  # noqa: PLC0415
 
     with EmbeddedAws() as aws:
         yield aws

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.launcher import EmbeddedAws
 from tests.end_to_end.test_any_app import READERS, SECOND, SHARDS
 from tests.test_readme import WITHOUT_BUNDLING, blocks, paste_files
 
@@ -32,8 +32,8 @@ COMMANDS = (
 # Run by the new environment's Python: the account, the stack, and what is asked of it.
 DEPLOYED = """
 import os, subprocess, sys
-from shardfleet.local.aws.deploy import deploy
-from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.deploy import deploy
+from shardfleet_local.aws.launcher import EmbeddedAws
 with EmbeddedAws() as aws:
     deploy("cdk.out", "Clicks", aws)
     environment = os.environ | aws.environment()
@@ -42,7 +42,7 @@ with EmbeddedAws() as aws:
 # The same of what `shardfleet template` wrote: its archives are copied, its template is a stack.
 COPIED = """
 import os, pathlib, subprocess, sys
-from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.launcher import EmbeddedAws
 place = pathlib.Path("plain")
 with EmbeddedAws() as aws:
     s3, stacks = aws.client("s3"), aws.client("cloudformation")

@@ -10,29 +10,29 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from shardfleet.cli.app import app
-from shardfleet.cli.migrate import migration_json
-from shardfleet.cli.position import import_json
-from shardfleet.cli.tail import _as_json
 from shardfleet.domain.balance.kcl3 import Direction
 from shardfleet.domain.balance.migration import MigrationStep, MigrationTask
 from shardfleet.domain.cost.estimate import Consumption, price_of
 from shardfleet.domain.cost.prices import PRICES
 from shardfleet.domain.cost.spending import Chosen, Regime
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.answer import Explanation, StoryLine, Whereabouts
-from shardfleet.domain.explain.doctor import Finding
-from shardfleet.domain.explain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
-from shardfleet.domain.explain.forecast import Forecast
-from shardfleet.domain.explain.migration_report import ReportLine, ReportMark
-from shardfleet.domain.explain.turn_log import Entry
-from shardfleet.domain.positions.position_import import ImportAction, ImportPlan, ImportStep
 from shardfleet.domain.positions.positions import positions_from_text, positions_to_json
-from shardfleet.domain.positions.rewinds import RewindRow
 from shardfleet.domain.reasons import Pause
-from shardfleet.domain.template.reading import TemplateFault
-from shardfleet.engine.producer.settings import ProducerCounts
+from shardfleet.domain.turn_log import Entry
+from shardfleet.producer.settings import ProducerCounts
 from shardfleet.records import Record
+from shardfleet_ops.cli.app import app
+from shardfleet_ops.cli.migrate import migration_json
+from shardfleet_ops.cli.position import import_json
+from shardfleet_ops.cli.tail import _as_json
+from shardfleet_ops.explain.answer import Explanation, StoryLine, Whereabouts
+from shardfleet_ops.explain.doctor import Finding
+from shardfleet_ops.explain.fleet_view import FleetSummary, LeaseRow, LeaseState, SlotRow
+from shardfleet_ops.explain.forecast import Forecast
+from shardfleet_ops.explain.migration_report import ReportLine, ReportMark
+from shardfleet_ops.positions.position_import import ImportAction, ImportPlan, ImportStep
+from shardfleet_ops.positions.rewinds import RewindRow
+from shardfleet_ops.template.reading import TemplateFault
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 CLI = (DOCS / "cli.md").read_text("utf-8")
@@ -230,7 +230,8 @@ def test_each_rule_of_the_protocol_has_a_number_of_its_own_in_its_place():
 def test_a_module_names_rules_of_the_protocol_that_there_are():
     named = [
         (file.name, rule[0], int(number))
-        for file in (ROOT / "layer/python").rglob("*.py")
+        for folder in ("layer/python", "tools", "spark")
+        for file in (ROOT / folder).rglob("*.py")
         for mentioned in re.findall(
             r"protocol\.md ((?:(?:[A-Z]\d+(?:-[A-Z]\d+)?)(?:, | and )?)+)", file.read_text("utf-8")
         )

@@ -1,4 +1,4 @@
-"""The wheel that a person installs: both packages, the construct's assets, and nothing else."""
+"""The wheel that a person installs: our packages, the construct's assets, and nothing else."""
 
 import re
 import subprocess
@@ -22,9 +22,10 @@ def wheel(tmp_path_factory):
         yield archive
 
 
-def test_the_wheel_holds_every_module_of_the_library(wheel):
-    library = ROOT / "layer/python"
-    modules = {str(path.relative_to(library)) for path in library.rglob("*.py")}
+@pytest.mark.parametrize("root", ["layer/python", "tools"])
+def test_the_wheel_holds_every_module(wheel, root):
+    folder = ROOT / root
+    modules = {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
 
     assert modules <= set(wheel.namelist())
     assert "shardfleet/py.typed" in wheel.namelist()
@@ -50,6 +51,9 @@ def test_the_wheel_holds_nothing_but_our_packages(wheel):
         "shardfleet_cdk",
         "shardfleet_spark",
         "pyspark_shardfleet",
+        "shardfleet_ops",
+        "shardfleet_local",
+        "shardfleet_testkit",
     }
     assert not any("__pycache__" in name for name in wheel.namelist())
 

@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from shardfleet import Batch, Record
-from shardfleet.cli.app import app
+from shardfleet_ops.cli.app import app
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")

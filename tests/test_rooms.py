@@ -25,10 +25,13 @@ PACKAGES = {
     "shardfleet": "layer/python/shardfleet",
     "shardfleet_cdk": "cdk/shardfleet_cdk",
     "shardfleet_spark": "spark/shardfleet_spark",
+    "shardfleet_ops": "tools/shardfleet_ops",
+    "shardfleet_local": "tools/shardfleet_local",
+    "shardfleet_testkit": "tools/shardfleet_testkit",
 }
 # Where a user imports from: what is offered here is defined in the modules behind.
 SURFACES = {"shardfleet", "shardfleet_cdk", "shardfleet_cdk.monitoring"}
-TEST_KIT = "shardfleet.testing"
+TEST_KIT = "shardfleet_testkit"
 # Beyond as many modules a room is asked whether it is one idea, and its docstring answers.
 ROOM_MODULES = 12
 WHY_LARGE = re.compile(r"\bone\s+idea\b")

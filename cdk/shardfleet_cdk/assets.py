@@ -17,17 +17,13 @@ _PACKAGED = Path(__file__).resolve().parent / "_assets"
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 CACHES = ("**/__pycache__", "**/*.pyc")
-# Parts of the library that never run in Lambda (architecture.md §3).
-NOT_IN_LAMBDA = ("cli", "domain/template", "local", "testing")
-# Docker's ignore syntax: everything is excluded, then the library is admitted, then the parts
-# of it that never run in Lambda are excluded again (architecture.md §3). The layer's own
+# Docker's ignore syntax: everything is excluded, then the library is admitted. The layer's own
 # requirements and notes therefore never change its hash.
 LIBRARY_ONLY = (
     "*",
     "!python",
     "python/*",
     "!python/shardfleet",
-    *(f"python/shardfleet/{part}" for part in NOT_IN_LAMBDA),
     "**/*.proto",
     "**/*.pyi",
     *CACHES,
@@ -61,7 +57,7 @@ def library_fingerprint() -> str:
     )
 
 
-def copy_library(target: Path, *, without: tuple[str, ...] = NOT_IN_LAMBDA) -> None:
+def copy_library(target: Path, *, without: tuple[str, ...] = ()) -> None:
     """Copy the library to `target`/shardfleet, without some of its parts and any byte code."""
     library = asset_folder("layer") / "python/shardfleet"
 

@@ -19,10 +19,6 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.template.limits import (
-    CONCURRENCY_BY_DEFAULT,
-    CONCURRENCY_OF_A_NEW_ACCOUNT,
-)
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk import cost_estimate, permissions, sleep_price, window_price
 from shardfleet_cdk.acknowledgements import UNTRACED, acknowledge
@@ -42,6 +38,10 @@ from shardfleet_cdk.naming import fleet_name
 from shardfleet_cdk.options import FleetTables, ManagerOptions, Operations, WorkerOptions
 from shardfleet_cdk.worker import WorkerFunction
 from shardfleet_cdk.worker_machine import WorkerMachine
+from shardfleet_ops.template.limits import (
+    CONCURRENCY_BY_DEFAULT,
+    CONCURRENCY_OF_A_NEW_ACCOUNT,
+)
 
 
 @jsii.implements(iam.IGrantable)

@@ -17,8 +17,8 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 
-from shardfleet.domain.template.limits import RESERVED_VARIABLES
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.template.limits import RESERVED_VARIABLES
 
 LAMBDA_SECONDS_MOST = 900  # Lambda's quota for a synchronous invocation.
 LAMBDA_MEMORY_MB = (128, 10_240)  # Lambda's quota.

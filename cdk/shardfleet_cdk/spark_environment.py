@@ -17,7 +17,7 @@ from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_cdk.assets import CACHES, NOT_IN_LAMBDA, asset_folder, copy_library
+from shardfleet_cdk.assets import CACHES, asset_folder, copy_library
 from shardfleet_cdk.bundling import (
     REQUIREMENTS,
     asset_options,
@@ -116,7 +116,7 @@ class _Bundling:
         if self._code and requirement_lines(self._code):
             install(self._code / REQUIREMENTS, output, PLATFORM, locked=False)
         shutil.copytree(self._spark, output, ignore=ignored, dirs_exist_ok=True)
-        copy_library(output, without=(*NOT_IN_LAMBDA, "runtime"))
+        copy_library(output, without=("runtime",))
         if self._code:
             shutil.copytree(self._code, output, ignore=ignored, dirs_exist_ok=True)
         return True

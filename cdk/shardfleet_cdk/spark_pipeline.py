@@ -19,7 +19,6 @@ from aws_cdk import aws_scheduler as scheduler
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
-from shardfleet.domain.template.limits import INITIAL_EXECUTORS
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk import acknowledgements as nag
 from shardfleet_cdk import spark_permissions as permissions
@@ -48,11 +47,12 @@ from shardfleet_cdk.spark_options import (
     SparkOptions,
 )
 from shardfleet_cdk.spark_watch import JobRun, Look, watch_definition
+from shardfleet_ops.template.limits import INITIAL_EXECUTORS
 
 NAME_MOST = 64  # EMR Serverless: of an application.
 # The application is the query's own, so nobody takes a lease that stands still for a while.
 _PUBLISH_INTERVAL = "30s"
-# As the time to live of a seal in DynamoDB (shardfleet.adapters.seal_stores).
+# As the time to live of a seal in DynamoDB (shardfleet_spark.aws.seal_stores).
 _SEALS_LIVE_DAYS = 400
 _WATCH_MINUTES_MOST = 4  # Less than the schedule's interval: two looks never overlap.
 

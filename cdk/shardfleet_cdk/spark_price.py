@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shardfleet.domain.cost.estimate import spark_per_month
 from shardfleet.domain.cost.prices import PRICES
-from shardfleet.domain.template.spark import worker_size
 from shardfleet_cdk.spark_options import SparkOptions
+from shardfleet_ops.template.spark import worker_size
 
 
 def told(spark: SparkOptions, *, streaming: bool) -> str:

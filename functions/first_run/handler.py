@@ -3,8 +3,8 @@ Invoke the lease manager when the stack is created or updated; end its workers w
 
 The answer is always SUCCESS: the schedule will invoke the manager within the minute anyway, and
 executions that could not be stopped are waited for. The resource is known by its manager's name,
-by which a command finds the fleet (`shardfleet/cli/fleets.py`). Where the manager is replaced, so
-is the resource, and the old one's deletion ends no worker of a stack that stays.
+by which a command finds the fleet (`shardfleet_ops/cli/fleets.py`). Where the manager is replaced,
+so is the resource, and the old one's deletion ends no worker of a stack that stays.
 """
 
 import json

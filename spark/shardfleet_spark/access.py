@@ -32,7 +32,7 @@ from shardfleet_spark.read.sealing import insist
 from shardfleet_spark.read.shard_pages import FetchPorts, ReadPolicy
 
 try:
-    from shardfleet.adapters.kinesis.columns import CBOR_PAGES
+    from shardfleet_spark.aws.columns import CBOR_PAGES
 except ImportError:  # Without numpy, record by record; pyarrow is all that this package asks for.
     CBOR_PAGES = JSON_PAGES
 
@@ -177,7 +177,7 @@ def store_named(text: str, clients: Callable[[], AccountClients]) -> SealStore |
         return FileSealStore(Path(rest.removeprefix("//")))
     if not text:
         return None
-    from shardfleet.adapters.seal_stores import DynamoDBSealStore, S3SealStore  # noqa: PLC0415
+    from shardfleet_spark.aws.seal_stores import DynamoDBSealStore, S3SealStore  # noqa: PLC0415
 
     if kind == "dynamodb":
         return DynamoDBSealStore(clients().table_reads, table=rest, clock=AttendedClock())

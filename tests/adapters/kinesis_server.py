@@ -14,11 +14,11 @@ import cbor2
 
 from shardfleet.adapters.clients.aws_clients import AwsClients
 from shardfleet.adapters.kinesis.polling import KinesisPolling
-from shardfleet.adapters.kinesis.writer import KinesisWriter
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.reading.pages import StartingPosition, StartKind
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
-from shardfleet.local.access import AccessKey
+from shardfleet.producer.kinesis_writer import KinesisWriter
+from shardfleet_local.access import AccessKey
 from tests.adapters.tables import LIMITS
 
 run = asyncio.run
@@ -33,7 +33,7 @@ def kinesis_server():
 
     Its key is meanwhile in this process's environment.
     """
-    command = [sys.executable, "-P", "-m", "shardfleet.local.kinesis", "--no-quotas"]
+    command = [sys.executable, "-P", "-m", "shardfleet_local.kinesis", "--no-quotas"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             told = json.loads(process.stdout.readline())

@@ -8,7 +8,7 @@ from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
 from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.testing.memory import MemoryEvents
+from shardfleet_testkit.memory import MemoryEvents
 
 LIMITS = ConnectionLimits(writes=8, reads=8, streams=8)
 

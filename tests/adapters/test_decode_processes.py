@@ -27,9 +27,9 @@ from shardfleet.engine.shard.deaggregation import Deaggregator
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.errors import IteratorExpired, Throttled
 from shardfleet.events.delivery import AggregatesNotExpanded, ReadDelayed
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.memory import MemoryEvents
+from shardfleet.producer.aggregate import aggregate
+from shardfleet_testkit.memory import MemoryEvents
 from tests.adapters.kinesis_server import REGION, Stream, kinesis_server
 
 pytestmark = pytest.mark.processes

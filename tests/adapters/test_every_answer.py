@@ -15,12 +15,9 @@ from botocore.exceptions import ClientError
 from shardfleet.adapters.dead_letters import S3DeadLetters, SnsDeadLetters, SqsDeadLetters
 from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
 from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
-from shardfleet.adapters.dynamodb.owner_index import DynamoDBOwnerIndex
 from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
 from shardfleet.adapters.invoked_function import InvokedFunction
 from shardfleet.adapters.kinesis.polling import KinesisPolling
-from shardfleet.adapters.kinesis.writer import KinesisWriter
-from shardfleet.adapters.seal_stores import DynamoDBSealStore, S3SealStore
 from shardfleet.adapters.step_functions import StepFunctionsLauncher
 from shardfleet.adapters.window_states import S3WindowStates
 from shardfleet.domain.leases import changes
@@ -37,7 +34,10 @@ from shardfleet.errors import (
     Unsettled,
 )
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.memory import MemoryEvents
+from shardfleet.producer.kinesis_writer import KinesisWriter
+from shardfleet_ops.aws.owner_index import DynamoDBOwnerIndex
+from shardfleet_spark.aws.seal_stores import DynamoDBSealStore, S3SealStore
+from shardfleet_testkit.memory import MemoryEvents
 from tests.adapters.test_dead_letters import INVOCATION, failed
 from tests.engine.unkind_stream import ARN, CallsAtOnce
 

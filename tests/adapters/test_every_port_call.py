@@ -15,7 +15,7 @@ from shardfleet.adapters.dead_letters import Invocation, SqsDeadLetters
 from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools
 from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.adapters.test_unreadable_items import put
 from tests.engine.unkind_stream import ARN, NAME, CallsAtOnce, UnkindStream
 from tests.engine.worker_side.test_every_port_call import (

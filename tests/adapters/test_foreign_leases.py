@@ -16,17 +16,17 @@ from shardfleet.domain.balance.migration import plan_migration
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.changes import fields_of
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.positions.rewinds import RewindState, RewindTarget
 from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.domain.stream.hash_ranges import WHOLE_HASH_SPACE
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.manager.turn import LeaseManager
-from shardfleet.engine.operate.migrate import Migrator
-from shardfleet.engine.operate.pause import Operator
-from shardfleet.engine.operate.read import read_fleet
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ConfigurationError, MalformedLease
-from shardfleet.testing.memory import MemoryOwnerIndex
+from shardfleet_ops.operate.migrate import Migrator
+from shardfleet_ops.operate.pause import Operator
+from shardfleet_ops.operate.read import read_fleet
+from shardfleet_ops.positions.rewinds import RewindState, RewindTarget
+from shardfleet_testkit.memory import MemoryOwnerIndex
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
 from tests.engine.operating.test_rewinding import rewinder
 from tests.engine.worker_side.worker_kit import ME, World, a_lease, key

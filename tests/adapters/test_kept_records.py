@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.adapters import kept_records
-from shardfleet.adapters.kept_records import KeptInBucket, KeptInQueue
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.delivery.given_up import FailedBucket, RefusedDocument, event_of, folder_of
 from shardfleet.errors import ConfigurationError, ShardfleetError
+from shardfleet_ops.aws import kept_records
+from shardfleet_ops.aws.kept_records import KeptInBucket, KeptInQueue
 from tests.adapters.test_dead_letters import clients, failed, places, received
 
 __all__ = ["clients", "places"]  # fixtures

@@ -7,12 +7,12 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from shardfleet.adapters.kinesis.arrow import user_columns
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
 from shardfleet.kpl.messages_pb2 import AggregatedRecord
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 from shardfleet.records import StreamRecord
+from shardfleet_spark.aws.arrow import user_columns
 
 LIMITS = ExpansionLimits()
 

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.adapters.kinesis import columns as kinesis_columns
-from shardfleet.adapters.kinesis.columns import (
-    FEWEST,
-    RecordColumns,
-    decode_columns,
-    encode_get_records,
-)
 from shardfleet.adapters.kinesis.decode import decode_page
 from shardfleet.adapters.sdk_errors import UnreadableAnswer
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.kpl.envelope import MAGIC
 from shardfleet.records import StreamRecord
+from shardfleet_spark.aws import columns as kinesis_columns
+from shardfleet_spark.aws.columns import (
+    FEWEST,
+    RecordColumns,
+    decode_columns,
+    encode_get_records,
+)
 
 MANY = FEWEST + 3
 ARN = "arn:aws:kinesis:eu-central-1:000000000000:stream/orders"

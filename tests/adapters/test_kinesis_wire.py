@@ -21,10 +21,10 @@ from botocore.exceptions import (
 )
 
 from shardfleet.adapters.http.answers import BODY_BYTES_MOST
-from shardfleet.adapters.kinesis.columns import CBOR_PAGES
 from shardfleet.adapters.kinesis.wire import JSON_PAGES, open_wire
 from shardfleet.adapters.sdk_errors import UnreadableAnswer
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet_spark.aws.columns import CBOR_PAGES
 from tests.adapters.kinesis_server import REGION, Stream, kinesis_server
 from tests.adapters.loopback import HANG, HANG_UP, Service, error, serving
 from tests.adapters.tls import certificate, proxy, tls_front

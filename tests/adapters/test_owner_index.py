@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from shardfleet.adapters.clients.aws_clients import AwsClients
-from shardfleet.adapters.dynamodb.owner_index import DynamoDBOwnerIndex
 from shardfleet.errors import ConfigurationError, IndexNotReady
 from shardfleet.events.worker import SlotDelayed
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.aws.settings import AwsBehaviour
-from shardfleet.testing.clock import run_virtual
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.settings import AwsBehaviour
+from shardfleet_ops.aws.owner_index import DynamoDBOwnerIndex
+from shardfleet_testkit.clock import run_virtual
 from tests.adapters.loopback import doubted
 from tests.adapters.tables import LIMITS, tables_of
 from tests.adapters.test_unreadable_items import put

@@ -5,11 +5,11 @@ import uuid
 import pytest
 
 from shardfleet.adapters.system import SystemClock, SystemEntropy
-from shardfleet.engine.producer.blocking import BlockingProducer
-from shardfleet.engine.producer.sending import Producer
-from shardfleet.engine.producer.settings import ProducerSettings
 from shardfleet.errors import StreamGone
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.blocking import BlockingProducer
+from shardfleet.producer.sending import Producer
+from shardfleet.producer.settings import ProducerSettings
 from tests.adapters.kinesis_server import Stream, kinesis_server
 
 RECORDS, KEYS = 2_000, 60

@@ -16,11 +16,11 @@ import pytest
 from botocore.exceptions import ClientError
 
 from shardfleet.adapters.dead_letters import invocation_record, object_key
-from shardfleet.adapters.kept_records import KeptInBucket, KeptInQueue
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.delivery.given_up import FailedBucket, GivenUp, RefusedDocument, folder_of
-from shardfleet.engine.operate.redrive import redrive
 from shardfleet.engine.ports import HandlerResult
+from shardfleet_ops.aws.kept_records import KeptInBucket, KeptInQueue
+from shardfleet_ops.operate.redrive import redrive
 from tests.adapters.test_dead_letters import INVOCATION, failed
 
 run = asyncio.run

@@ -5,8 +5,8 @@ import uuid
 import pytest
 
 from shardfleet.adapters.clients.account_access import Access, AccountClients
-from shardfleet.adapters.schema_registries import ConfluentRegistry, GlueRegistry, NoSuchSchema
 from shardfleet.errors import ConfigurationError, ShardfleetError
+from shardfleet_spark.aws.schema_registries import ConfluentRegistry, GlueRegistry, NoSuchSchema
 from tests.spark.registries import registry
 
 

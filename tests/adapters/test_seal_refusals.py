@@ -6,9 +6,9 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from shardfleet.adapters.seal_stores import DynamoDBSealStore, S3SealStore
 from shardfleet.errors import ConfigurationError, Throttled, Unsettled
-from shardfleet.testing.clock import VirtualClock
+from shardfleet_spark.aws.seal_stores import DynamoDBSealStore, S3SealStore
+from shardfleet_testkit.clock import VirtualClock
 from tests.adapters.loopback import doubted
 
 KEY = SimpleNamespace(sid="sid", plan="0000000002-bb", partition=3)

@@ -15,7 +15,7 @@ from shardfleet.domain.leases.lease import Applied, Lease, LeaseField
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.testing.memory import MemoryLeaseStore
+from shardfleet_testkit.memory import MemoryLeaseStore
 
 KEY = "shardId-000000000002"
 # protocol.md §1.2: every attribute there is, and its type.

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from shardfleet.domain.explain.fleet_view import FleetReading
-from shardfleet.local.dashboard.gathering import Gatherer
-from shardfleet.local.dashboard.server import DashboardServer, ShownFleet
+from shardfleet_local.dashboard.gathering import Gatherer
+from shardfleet_local.dashboard.server import DashboardServer, ShownFleet
+from shardfleet_ops.explain.fleet_view import FleetReading
 from tests.alarms.watched import SCALE, eventually, watched
 from tests.local.dashboard.browser import CHROMIUM, look
 

@@ -8,12 +8,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardfleet.local.demo.fleet import FleetPlan, running_fleet
+from shardfleet_local.demo.fleet import FleetPlan, running_fleet
 
 HANDLER = Path(__file__).resolve().parent / "handler"
 SCALE = 0.1
 DEADLINE_S = 240.0
-COMMAND = "import sys, shardfleet.cli as cli; sys.exit(cli.main())"
+COMMAND = "import sys, shardfleet_ops.cli as cli; sys.exit(cli.main())"
 PAGER = "arn:aws:sns:us-east-1:111122223333:pager"
 # Sooner than ten times as fast: limits in seconds instead of minutes, hours or days.
 SOONER = {

@@ -24,23 +24,23 @@ import pytest
 from shardfleet.adapters.kinesis.decode import decode_page
 from shardfleet.adapters.sdk_errors import UnreadableAnswer
 from shardfleet.adapters.telemetry.emf import EmfEventSink, Telling
-from shardfleet.cli import app as application
-from shardfleet.cli import examination, fleet_access
 from shardfleet.domain.delivery.record_ids import with_record_id
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
-from shardfleet.engine.producer.calls import checked
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import InvalidReply, ShardfleetError
 from shardfleet.events.base import Level
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
+from shardfleet.producer.calls import checked
 from shardfleet.runtime.handler_call import HandlerCaller
 from shardfleet.runtime.handler_errors import HandlerErrors
 from shardfleet.runtime.handler_loading import load_handler
 from shardfleet.runtime.handler_runner import _call
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import MemoryKcl3Store, MemoryLauncher, SeededEntropy
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli import examination, fleet_access
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import MemoryKcl3Store, MemoryLauncher, SeededEntropy
 from tests.cli.memory_access import memory_access
 from tests.cli.test_foreign_text import facts
 from tests.engine.worker_side.worker_kit import Crash, World

@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from shardfleet.cli.templates import faults_of, read_templates
+from shardfleet_ops.cli.templates import faults_of, read_templates
 
 # What a variant wants all the same: its stacks, and the fact.
 WANTED = {("Everything", "L07"), ("NoFlags", "L07"), ("In-", "L07")}

@@ -22,7 +22,7 @@ from shardfleet.engine.state.kinds import (
 )
 from shardfleet.engine.worker import ports as worker_ports
 from shardfleet.runtime import managing
-from shardfleet.testing.simulation import Options, functions, run_seed
+from shardfleet_testkit.simulation import Options, functions, run_seed
 from tests.cdk.templates import of_type
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -185,7 +185,9 @@ def test_a_spark_archive_has_what_its_image_needs(bundling, marked, wheels, tmp_
     assert {"tinything.py", "marked.py", "arm.py", "handler.py"} <= found
     assert not {"newer.py", "intel.py"} & found
     assert "shardfleet/domain/stream/shards.py" in found
-    assert not [name for name in found if name.startswith(("shardfleet/cli", "shardfleet/runtime"))]
+    assert not [
+        name for name in found if name.startswith(("shardfleet_ops/cli", "shardfleet/runtime"))
+    ]
 
 
 # What may have happened to a lock: another file of the same name and version, and a line that has

@@ -7,8 +7,8 @@ import pytest
 
 from shardfleet import FleetConfig
 from shardfleet.adapters.dynamodb.state import EXPIRES
-from shardfleet.cli.fleets import FLEET, inside
 from shardfleet.config import ALLOCATOR
+from shardfleet_ops.cli.fleets import FLEET, inside
 from tests.cdk.templates import definition, of_type, only, spelled
 
 

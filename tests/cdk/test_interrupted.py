@@ -25,7 +25,7 @@ def wait(*_, **__):
 
 synthesis.ShardFleetStack = wait
 """
-COMMAND = "from shardfleet.cli import main; sys.exit(main())"
+COMMAND = "from shardfleet_ops.cli import main; sys.exit(main())"
 APP = f"import runpy; runpy.run_path({str(ROOT / 'cdk/app.py')!r})"
 ENDS = 30.0
 

@@ -6,10 +6,10 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from shardfleet.cli import templates
-from shardfleet.cli.app import app
-from shardfleet.cli.templates import faults_of, read_templates
-from shardfleet.domain.template.judging import judge
+from shardfleet_ops.cli import templates
+from shardfleet_ops.cli.app import app
+from shardfleet_ops.cli.templates import faults_of, read_templates
+from shardfleet_ops.template.judging import judge
 from tests.cdk.judge import is_wanted
 from tests.cdk.templates import of_type
 

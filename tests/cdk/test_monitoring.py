@@ -8,8 +8,8 @@ import pytest
 from typer.main import get_command
 
 from shardfleet.adapters.telemetry import metrics as emitted
-from shardfleet.cli.app import app
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.cli.app import app
 from tests.cdk.templates import of_type, only, spelled
 from tests.event_kinds import event_kinds
 

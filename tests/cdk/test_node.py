@@ -104,7 +104,7 @@ def test_a_named_node_that_is_not_there_is_named(node):
 def test_the_stacks_that_are_shown_import_the_construct_before_the_cdk():
     """`aws_cdk` starts Node when it is imported: the construct finds it before that."""
     files = [ROOT / "README.md", ROOT / "docs/operating.md"]
-    files.append(ROOT / "layer/python/shardfleet/cli/init.py")
+    files.append(ROOT / "tools/shardfleet_ops/cli/init.py")
     for file in files:
         text = file.read_text("utf-8")
         assert text.index("from shardfleet_cdk import") < text.index("import aws_cdk"), file

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.adapters import seal_stores
 from shardfleet.errors import ConfigurationError
-from shardfleet.local.emr_serverless.requests import check
+from shardfleet_local.emr_serverless.requests import check
+from shardfleet_spark.aws import seal_stores
 from shardfleet_spark.options.options import read_options
 from shardfleet_spark.options.source_options import SourceOptions
 from shardfleet_spark.pipelines.plan import PipelinePlan
@@ -407,12 +407,12 @@ def test_the_environment_has_library_transform_and_packages(tmp_path, monkeypatc
     for file in (
         "delays.py",
         "shardfleet/domain/stream/shards.py",
-        "shardfleet/adapters/kinesis/writer.py",
+        "shardfleet/producer/kinesis_writer.py",
         "shardfleet_spark/pipelines/job.py",
         "pyspark_shardfleet/__init__.py",
     ):
         assert (output / file).is_file(), file
-    assert not (output / "shardfleet/local").exists()
+    assert not (output / "shardfleet_local").exists()
     python = Platform("3.11", "aarch64")
     assert installed == [(ROOT / "spark/requirements.txt", output, python, True)]
 

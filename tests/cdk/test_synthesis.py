@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from shardfleet.errors import ConfigurationError
-from shardfleet.local.aws.deploy import deploy
-from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.deploy import deploy
+from shardfleet_local.aws.launcher import EmbeddedAws
 from tests.cdk.templates import of_type, only, rights, spelled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +31,7 @@ OUTPUTS = {
 def project(tmp_path_factory):
     """A copy of what is deployed, as a fresh clone has it, plus what an interpreter leaves."""
     root = tmp_path_factory.mktemp("clone")
-    for folder in ("cdk", "functions", "layer", "spark"):
+    for folder in ("cdk", "functions", "layer", "spark", "tools"):
         ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
         shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
     for file in ("cdk.json", "pyproject.toml", "README.md", "LICENSE"):
@@ -49,7 +49,9 @@ def synthesized_by_program(project):
         **os.environ,
         "CDK_OUTDIR": "cdk.out",
         "CDK_CONTEXT_JSON": '{"aws:cdk:bundling-stacks": []}',
-        "PYTHONPATH": os.pathsep.join([str(project / "layer/python"), str(project / "cdk")]),
+        "PYTHONPATH": os.pathsep.join(
+            str(project / folder) for folder in ("layer/python", "cdk", "tools")
+        ),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     run = subprocess.run(
@@ -160,10 +162,9 @@ def test_the_library_layer_holds_what_runs_in_lambda_and_nothing_else(
     (library,) = synthesized_by_program.glob("asset.*/python/shardfleet")
     whole = project / "layer/python/shardfleet"
     expected = {str(path.relative_to(whole)) for path in whole.rglob("*.py")}
-    outside = ("cli/", "domain/template/", "local/", "testing/")
 
     staged = {str(path.relative_to(library)) for path in library.rglob("*") if path.is_file()}
-    assert staged == {n for n in expected if not n.startswith(outside)} | {"py.typed"}
+    assert staged == expected | {"py.typed"}
     assert [path.name for path in library.parent.parent.iterdir()] == ["python"]
 
 

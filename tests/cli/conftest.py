@@ -10,9 +10,9 @@ import pytest
 from moto import mock_aws
 
 from shardfleet.adapters.dynamodb.items import item_from_fields
-from shardfleet.cli import fleet_access
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.changes import fields_of
+from shardfleet_ops.cli import fleet_access
 
 CONFIG = FleetConfig(
     fleet="clicks",

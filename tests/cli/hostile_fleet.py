@@ -6,9 +6,9 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.testing.clock import VirtualClock
-from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
-from shardfleet.testing.memory_stream import MemoryStream
+from shardfleet_testkit.clock import VirtualClock
+from shardfleet_testkit.memory import MemoryLeaseStore, MemoryStateStore
+from shardfleet_testkit.memory_stream import MemoryStream
 from tests.cli.memory_access import memory_access
 from tests.domain.builders import a_lease
 

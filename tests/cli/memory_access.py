@@ -1,7 +1,7 @@
 """What a command has of a fleet, on the memory ports."""
 
-from shardfleet.cli.fleet_access import FleetAccess
-from shardfleet.testing.memory import MemoryKcl3Store, MemoryOwnerIndex
+from shardfleet_ops.cli.fleet_access import FleetAccess
+from shardfleet_testkit.memory import MemoryKcl3Store, MemoryOwnerIndex
 
 
 def memory_access(config, *, leases, state, stream, clock):

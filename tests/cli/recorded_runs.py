@@ -11,30 +11,30 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from shardfleet.adapters import system
-from shardfleet.cli import dashboard, pipeline, redrive
-from shardfleet.cli.fleets import DeployedFleet
 from shardfleet.domain.delivery.given_up import FailedBucket, GivenUp
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.answer import explain_shard
-from shardfleet.domain.explain.fleet_view import failures
-from shardfleet.domain.explain.turn_log import Happening
 from shardfleet.domain.reasons import HoldsFewest
+from shardfleet.domain.turn_log import Happening
 from shardfleet.engine.ports import HandlerResult
-from shardfleet.local.aws import launcher, serving, standing
-from shardfleet.local.aws.deploy import StackOutputs
-from shardfleet.local.chaos import run as chaos_run
-from shardfleet.local.dashboard import gathering
-from shardfleet.local.dashboard.server import DashboardServer
-from shardfleet.local.demo import own_run
-from shardfleet.local.demo import run as demo_run
-from shardfleet.local.demo.own_run import OwnRunResult, StoppedShard
-from shardfleet.local.demo.spark_part import MicroBatch, SparkOutcome
-from shardfleet.testing import simulation
-from shardfleet.testing.checkers import Violation
-from shardfleet.testing.simulation import RunResult, campaign
-from shardfleet.testing.simulation.campaign import Totals
+from shardfleet_local.aws import launcher, serving, standing
+from shardfleet_local.aws.deploy import StackOutputs
+from shardfleet_local.chaos import run as chaos_run
+from shardfleet_local.dashboard import gathering
+from shardfleet_local.dashboard.server import DashboardServer
+from shardfleet_local.demo import own_run
+from shardfleet_local.demo import run as demo_run
+from shardfleet_local.demo.own_run import OwnRunResult, StoppedShard
+from shardfleet_local.demo.spark_part import MicroBatch, SparkOutcome
+from shardfleet_ops.cli import dashboard, pipeline, redrive
+from shardfleet_ops.cli.fleets import DeployedFleet
+from shardfleet_ops.explain.answer import explain_shard
+from shardfleet_ops.explain.fleet_view import failures
 from shardfleet_spark.pipelines import running
 from shardfleet_spark.pipelines.running import PipelineResult
+from shardfleet_testkit import simulation
+from shardfleet_testkit.checkers import Violation
+from shardfleet_testkit.simulation import RunResult, campaign
+from shardfleet_testkit.simulation.campaign import Totals
 from tests.cli.clicks_fleet import FIRST, NUMBER, SPLIT, WORKERS
 from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_failing_slot

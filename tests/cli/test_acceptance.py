@@ -6,10 +6,10 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from shardfleet.cli import app as application
-from shardfleet.cli.app import EXIT_FAILED, EXIT_WRONG_INPUT
-from shardfleet.local.acceptance import run
-from shardfleet.local.acceptance.steps import STEPS
+from shardfleet_local.acceptance import run
+from shardfleet_local.acceptance.steps import STEPS
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli.app import EXIT_FAILED, EXIT_WRONG_INPUT
 
 ACCOUNT = "111122223333"
 IDENTITY = f"""<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">

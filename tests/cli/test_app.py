@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from shardfleet import cli
-from shardfleet.cli import app as application
 from shardfleet.errors import ConfigurationError, StreamGone
+from shardfleet_ops import cli
+from shardfleet_ops.cli import app as application
 
 
 def run_with(monkeypatch, command, arguments=("go",)):
@@ -33,7 +33,7 @@ def test_ctrl_c_while_a_command_is_imported_is_quiet(monkeypatch, capsys):
         def __getattr__(self, name):
             raise KeyboardInterrupt
 
-    monkeypatch.setitem(sys.modules, "shardfleet.cli.app", Importing())
+    monkeypatch.setitem(sys.modules, "shardfleet_ops.cli.app", Importing())
     before = signal.getsignal(signal.SIGTERM)
     try:
         assert cli.main() == 130

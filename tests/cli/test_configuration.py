@@ -4,9 +4,9 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
-from shardfleet.cli import app as application
-from shardfleet.cli.configuration import configuration_page
 from shardfleet.config import FleetConfig
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli.configuration import configuration_page
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/configuration.md"
 

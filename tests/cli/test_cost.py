@@ -6,9 +6,9 @@ import time
 import boto3
 import pytest
 
-from shardfleet.cli import app as application
-from shardfleet.cli import cost as command
 from shardfleet.engine.state.ledger import day_of
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli import cost as command
 from tests.cli.conftest import AROUND, CONFIG
 
 HOUR_MS = 3_600_000
@@ -60,7 +60,7 @@ def test_in_words_every_figure_has_its_date_and_what_it_stands_beside(running, c
 
 def test_objective_budget_and_regime_are_told(running, capsys, monkeypatch):
     monkeypatch.setattr(
-        "shardfleet.cli.fleet_access.fleet_config",
+        "shardfleet_ops.cli.fleet_access.fleet_config",
         lambda stack: CONFIG.__class__(
             **{
                 **{name: getattr(CONFIG, name) for name in ("fleet", "stream_arn", "lease_table")},

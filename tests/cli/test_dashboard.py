@@ -3,10 +3,10 @@
 import socket
 from types import SimpleNamespace
 
-from shardfleet.cli import app as application
-from shardfleet.cli import dashboard
-from shardfleet.cli.fleets import DeployedFleet
-from shardfleet.local.dashboard import gathering
+from shardfleet_local.dashboard import gathering
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli import dashboard
+from shardfleet_ops.cli.fleets import DeployedFleet
 from tests.cli.conftest import CONFIG
 
 

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from shardfleet.cli import app as application
-from shardfleet.cli.app import EXIT_FAILED, EXIT_WRONG_INPUT
-from shardfleet.local.demo import own_run, run
+from shardfleet_local.demo import own_run, run
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli.app import EXIT_FAILED, EXIT_WRONG_INPUT
 from tests.local.demo.builders import an_outcome
 
 

@@ -6,11 +6,11 @@ from decimal import Decimal
 import boto3
 import pytest
 
-from shardfleet.cli import app as application
-from shardfleet.cli.app import EXIT_WRONG_INPUT
-from shardfleet.cli.approval import EXIT_NOT_DONE
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.state.kinds import KINDS, SLOT
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli.app import EXIT_WRONG_INPUT
+from shardfleet_ops.cli.approval import EXIT_NOT_DONE
 from tests.domain.builders import a_lease
 from tests.engine.state.damages import DOCUMENTS, SECRET
 from tests.engine.state.documents_kit import KEY

@@ -5,12 +5,12 @@ import json
 import boto3
 import pytest
 
-from shardfleet.cli import app as application
-from shardfleet.cli.instants import spoken_instant
-from shardfleet.domain.explain.spoken import spoken_duration
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import slot_body
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli.instants import spoken_instant
+from shardfleet_ops.explain.spoken import spoken_duration
 from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_failure, a_lease
 

@@ -6,9 +6,9 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from shardfleet.cli.fleets import FLEET, NESTED_STACK, FleetName, find_fleet
 from shardfleet.config import FleetConfig
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.cli.fleets import FLEET, NESTED_STACK, FleetName, find_fleet
 
 AT = datetime(2026, 11, 22, tzinfo=UTC)
 HASH = "0A1B2C3D"

@@ -18,31 +18,31 @@ from hypothesis import strategies as st
 from rich.text import Text
 from typer.main import get_command
 
-from shardfleet.cli import app as application
-from shardfleet.cli import cost, examination, fleet_access, position, redrive
-from shardfleet.cli.fleet_access import ApplicationTable
-from shardfleet.cli.telling import TerminalConsole, complain, plain_table, say_json, shown, tell
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.given_up import FailedBucket, GivenUp, RefusedDocument
-from shardfleet.domain.explain.doctor import Facts, FunctionFacts, TableFacts
-from shardfleet.domain.explain.fleet_view import FailureRow
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.errors import ShardfleetError
-from shardfleet.local.aws import launcher, serving
-from shardfleet.local.chaos import run as chaos_run
-from shardfleet.local.chaos.outcome import ChaosOutcome
-from shardfleet.local.dashboard import server
-from shardfleet.local.demo import fleet as demo_fleet
-from shardfleet.local.demo import own_run, reloading, run
-from shardfleet.local.demo.timeline import FleetDisturbance
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.simulation import campaign
+from shardfleet_local.aws import launcher, serving
+from shardfleet_local.chaos import run as chaos_run
+from shardfleet_local.chaos.outcome import ChaosOutcome
+from shardfleet_local.dashboard import server
+from shardfleet_local.demo import fleet as demo_fleet
+from shardfleet_local.demo import own_run, reloading, run
+from shardfleet_local.demo.timeline import FleetDisturbance
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli import cost, examination, fleet_access, position, redrive
+from shardfleet_ops.cli.fleet_access import ApplicationTable
+from shardfleet_ops.cli.telling import TerminalConsole, complain, plain_table, say_json, shown, tell
+from shardfleet_ops.explain.doctor import Facts, FunctionFacts, TableFacts
+from shardfleet_ops.explain.fleet_view import FailureRow
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.simulation import campaign
 from tests.cli.hostile_fleet import Names, hostile_fleet
 from tests.cli.test_cost import AROUND
 from tests.local.demo.builders import an_outcome
 
-SOURCES = Path(__file__).resolve().parents[2] / "layer/python/shardfleet"
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
 # Markup of rich, hyperlinks of rich, escape sequences (colour, clear, clipboard), their 8-bit
 # forms, what moves the cursor back, what turns the direction round, and every kind of line's end.
 PIECES = [
@@ -312,7 +312,7 @@ def hostile(monkeypatch, tmp_path):
         monkeypatch.setattr(campaign, "campaign", lambda *a, **k: simulated(*a, **k, **with_text))
         monkeypatch.setattr(chaos_run, "run_chaos", lambda o, say: disturbed(o, say, **with_text))
         monkeypatch.setattr(redrive, "_opened", lambda _, place: given_up(place, **with_text))
-        monkeypatch.setattr("shardfleet.cli.pipeline._run", lambda *_, **__: refused(text))
+        monkeypatch.setattr("shardfleet_ops.cli.pipeline._run", lambda *_, **__: refused(text))
         write_files(tmp_path, found)
         return {
             "{text}": text,
@@ -374,13 +374,13 @@ PRINTS = {
 }
 # Where something is printed by another way, and why no text of others can be in it.
 OTHER_WAYS = {
-    "cli/telling.py": "the one way",
-    "cli/__init__.py": "says what is not installed, before rich and typer can be imported",
-    "local/kinesis/server.py": "a server of its own, which tells its starter its address as JSON",
-    "local/kinesis/service.py": "a server of its own: what broke in it goes into a file",
-    "local/aws/lambda_bootstrap.py": "a Lambda's process, whose output is a log",
-    "local/demo/live.py": "prints on the console that it is given: the terminal's",
-    "local/aws/serving.py": "what it says it hands to its caller",
+    "shardfleet_ops/cli/telling.py": "the one way",
+    "shardfleet_ops/cli/__init__.py": "before rich and typer can be imported",
+    "shardfleet_local/kinesis/server.py": "a server, which tells its starter its address as JSON",
+    "shardfleet_local/kinesis/service.py": "a server of its own: what broke in it goes into a file",
+    "shardfleet_local/aws/lambda_bootstrap.py": "a Lambda's process, whose output is a log",
+    "shardfleet_local/demo/live.py": "prints on the console that it is given: the terminal's",
+    "shardfleet_local/aws/serving.py": "what it says it hands to its caller",
 }
 
 
@@ -395,12 +395,12 @@ def called(node):
 
 def test_nothing_is_printed_by_another_way():
     found = set()
-    for path in [*SOURCES.glob("cli/**/*.py"), *SOURCES.glob("local/**/*.py")]:
+    for path in sorted(TOOLS.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             names = called(node.func) if isinstance(node, ast.Call) else ()
             loose = isinstance(node, ast.Name) and node.id == "print"
             if loose or names[-1:] in PRINTS or names[-2:] in PRINTS:
-                found.add(path.relative_to(SOURCES).as_posix())
+                found.add(path.relative_to(TOOLS).as_posix())
     assert found == OTHER_WAYS.keys()
 
 

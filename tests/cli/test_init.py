@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from shardfleet.cli import app as application
+from shardfleet_ops.cli import app as application
 from tests.test_readme import block_with
 
 

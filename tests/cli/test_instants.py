@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardfleet.cli.instants import instant_ms
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.cli.instants import instant_ms
 
 NOW_MS = 1_795_000_000_000
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import boto3
 import pytest
 
-from shardfleet.cli import app as application
-from shardfleet.cli import logs
-from shardfleet.cli.fleets import DeployedFleet
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import slot_body
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli import logs
+from shardfleet_ops.cli.fleets import DeployedFleet
 from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_lease
 from tests.domain.test_log_lines import TWO, engine

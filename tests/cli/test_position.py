@@ -7,11 +7,11 @@ import boto3
 import pytest
 
 from shardfleet.adapters.dynamodb.items import lease_from_item
-from shardfleet.cli import app as application
-from shardfleet.cli import position
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import Shard
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli import position
 from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_lease
 

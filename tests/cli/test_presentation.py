@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from shardfleet.cli import app as application
-from shardfleet.cli import (
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli import (
     approval,
     cost,
     examination,
@@ -26,10 +26,10 @@ from shardfleet.cli import (
     operating,
     rewind,
 )
-from shardfleet.cli.fleet_access import ApplicationTable
-from shardfleet.cli.fleets import DeployedFleet
-from shardfleet.cli.telling import TerminalConsole
-from shardfleet.testing.clock import run_virtual
+from shardfleet_ops.cli.fleet_access import ApplicationTable
+from shardfleet_ops.cli.fleets import DeployedFleet
+from shardfleet_ops.cli.telling import TerminalConsole
+from shardfleet_testkit.clock import run_virtual
 from tests.cli import recorded_runs
 from tests.cli.clicks_fleet import FIRST, NUMBER, SECOND, SPLIT, STATES, clicks_fleet
 from tests.cli.conftest import AROUND, CONFIG

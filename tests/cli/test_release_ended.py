@@ -8,14 +8,14 @@ import pytest
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.kinesis.models import kinesis_backends
 
-from shardfleet.cli import app as application
-from shardfleet.cli.app import EXIT_WRONG_INPUT
-from shardfleet.cli.operating import preview_of_end
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryStateStore
-from shardfleet.testing.memory_stream import MemoryStream
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli.app import EXIT_WRONG_INPUT
+from shardfleet_ops.cli.operating import preview_of_end
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import MemoryStateStore
+from shardfleet_testkit.memory_stream import MemoryStream
 from tests.domain.builders import a_lease
 
 MISSING, OTHER = "shardId-000000000001", "shardId-000000000002"

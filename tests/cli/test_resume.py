@@ -3,9 +3,9 @@
 import boto3
 import pytest
 
-from shardfleet.cli import app as application
-from shardfleet.cli.app import EXIT_WRONG_INPUT
-from shardfleet.cli.approval import EXIT_NOT_DONE
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli.app import EXIT_WRONG_INPUT
+from shardfleet_ops.cli.approval import EXIT_NOT_DONE
 
 
 @pytest.fixture

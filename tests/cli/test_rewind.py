@@ -1,9 +1,9 @@
 """`shardfleet rewind`: what its preview says."""
 
-from shardfleet.cli.rewind import _preview
-from shardfleet.domain.positions.rewinds import RewindRow, RewindState, RewindTarget
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
-from shardfleet.engine.operate.rewind import RewindPlan
+from shardfleet_ops.cli.rewind import _preview
+from shardfleet_ops.operate.rewind import RewindPlan
+from shardfleet_ops.positions.rewinds import RewindRow, RewindState, RewindTarget
 
 
 def preview_of(**fields):

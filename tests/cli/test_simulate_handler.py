@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from shardfleet.cli import app as application
+from shardfleet_ops.cli import app as application
 
 HANDLERS = """
-from shardfleet.testing.simulation.sink import current_sink
+from shardfleet_testkit.simulation.sink import current_sink
 
 def naive(batch):
     for record in batch:

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from shardfleet.cli import app as application
-from shardfleet.cli.app import EXIT_WRONG_INPUT
-from shardfleet.testing.simulation import Options, run_seed
-from shardfleet.testing.simulation.faults import FaultMix, rates_checked
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli.app import EXIT_WRONG_INPUT
+from shardfleet_testkit.simulation import Options, run_seed
+from shardfleet_testkit.simulation.faults import FaultMix, rates_checked
 
 
 def test_a_kind_that_is_given_a_rate_has_it_whatever_was_drawn():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from shardfleet.cli import app as application
-from shardfleet.cli.app import EXIT_FAILED, EXIT_WRONG_INPUT
 from shardfleet.domain.refusals import RefusalKind
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli.app import EXIT_FAILED, EXIT_WRONG_INPUT
 from tests.engine.single_answers import KINDS, LANDED, answer
 
 # A person's to mend are rights and credentials; of anything else the command is given again.

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from shardfleet.cli import app as application
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import slot_body
+from shardfleet_ops.cli import app as application
 from tests.domain.builders import a_failure, a_lease
 
 NUMBER = "49590338271490256608559692538361571095921575989136588898"
@@ -106,7 +106,7 @@ def test_a_fleet_without_leases_has_an_answer(fleet, capsys):
 
 def test_an_application_without_a_stack_is_shown_by_its_lease_table(running, capsys, monkeypatch):
     running.put_lease(a_lease("shardId-000000000003 at 9 by spark:a1b2 counter 4"))
-    monkeypatch.setattr("shardfleet.cli.fleet_access.fleet_config", None)
+    monkeypatch.setattr("shardfleet_ops.cli.fleet_access.fleet_config", None)
 
     rows = json.loads(output(capsys, "leases", "--application", "leases", "--json"))
     status = json.loads(output(capsys, "status", "--application", "leases", "--json"))

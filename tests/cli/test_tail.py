@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.cli import app as application
-from shardfleet.cli import fleet_access
 from shardfleet.config import FleetConfig
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ConfigurationError, Throttled
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryLeaseStore, MemoryStateStore
-from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN, MemoryStream
+from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli import fleet_access
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import MemoryLeaseStore, MemoryStateStore
+from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN, MemoryStream
 from tests.cli.memory_access import memory_access
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,8 +108,8 @@ def test_a_right_that_is_missing_is_one_line_and_an_exit_code(command, cloud, ca
 _TAIL = """
 import sys
 from contextlib import asynccontextmanager
-from shardfleet.cli import app, fleet_access
-from shardfleet.testing.clock import run_virtual
+from shardfleet_ops.cli import app, fleet_access
+from shardfleet_testkit.clock import run_virtual
 from tests.cli import test_tail
 
 test_tail.RECORDS = 5_000  # More than a pipe holds: what fits it is written though nobody reads.

@@ -7,9 +7,9 @@ import boto3
 import botocore.client
 import pytest
 
-from shardfleet.cli import app as application
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import slot_body
+from shardfleet_ops.cli import app as application
 from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_lease
 

@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 
 import boto3
 
-from shardfleet.kpl.aggregate import MAX_RECORD_BYTES, AggregateBuilder, aggregate
 from shardfleet.kpl.deaggregate import ExpansionLimits, Verdict, deaggregate
 from shardfleet.kpl.envelope import is_framed
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import MAX_RECORD_BYTES, AggregateBuilder, aggregate
 from tests.adapters.kinesis_server import kinesis_server
 from tests.adapters.tls import certificate, tls_front
 from tests.conformance.daemon import KplDaemon, fetch, why_not

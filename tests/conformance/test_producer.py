@@ -2,9 +2,9 @@
 
 import pytest
 
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.envelope import body_of, frame
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 from tests.conformance.daemon import why_not
 from tests.conformance.producer import Found, judge, run
 

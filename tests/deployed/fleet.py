@@ -14,8 +14,8 @@ import threading
 import time
 from pathlib import Path
 
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.aws.settings import AwsBehaviour
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.settings import AwsBehaviour
 from tests.deployed.pythons import say
 from tests.deployed.runtime_api import RuntimeApi
 

@@ -58,8 +58,8 @@ SETTINGS = {
     },
 }
 # The tests want what a layer leaves out, the test kit for one; all else is the layer's.
-SITE = """import shardfleet
-shardfleet.__path__.append("/project/layer/python/shardfleet")
+SITE = """import sys
+sys.path.append("/project/tools")
 """
 
 

@@ -7,8 +7,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.explain.forecast import Question, what_if
-from shardfleet.domain.explain.turn_log import Happening
 from shardfleet.domain.leases.expiry import Reading
 from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.reasons import Pause
@@ -16,6 +14,8 @@ from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.usage import UNKNOWN
 from shardfleet.domain.turn import TurnSnapshot
+from shardfleet.domain.turn_log import Happening
+from shardfleet_ops.explain.forecast import Question, what_if
 from tests.domain.builders import a_lease, a_shard
 
 NOW = 10_000_000

@@ -20,8 +20,8 @@ from shardfleet.domain.cost.estimate import (
     workers_for,
 )
 from shardfleet.domain.cost.prices import PRICES, Prices, changed_prices
-from shardfleet.domain.template.spark import worker_size
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.template.spark import worker_size
 
 PAGE = Path(__file__).parents[2] / "docs/cost.md"
 

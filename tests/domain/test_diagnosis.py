@@ -7,7 +7,13 @@ import pytest
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.doctor import (
+from shardfleet.domain.leases.expiry import Sighting
+from shardfleet.domain.leases.lease import ForeignLease
+from shardfleet.domain.reasons import Pause
+from shardfleet.domain.sleep.pauses import Migration, Pauses
+from shardfleet.domain.slots.failure import FailureKind
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet_ops.explain.doctor import (
     OWNER_INDEX,
     Facts,
     FunctionFacts,
@@ -16,13 +22,7 @@ from shardfleet.domain.explain.doctor import (
     TableFacts,
     diagnose,
 )
-from shardfleet.domain.explain.fleet_view import FleetReading
-from shardfleet.domain.leases.expiry import Sighting
-from shardfleet.domain.leases.lease import ForeignLease
-from shardfleet.domain.reasons import Pause
-from shardfleet.domain.sleep.pauses import Migration, Pauses
-from shardfleet.domain.slots.failure import FailureKind
-from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet_ops.explain.fleet_view import FleetReading
 from tests.domain.builders import a_failing_slot, a_failure, a_lease
 
 NOW_MS = 10_000_000

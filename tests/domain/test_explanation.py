@@ -5,14 +5,6 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.answer import (
-    Known,
-    explain_fleet,
-    explain_shard,
-    explain_worker,
-)
-from shardfleet.domain.explain.fleet_view import FleetReading, lease_rows
-from shardfleet.domain.explain.turn_log import Entry, Happening, Place
 from shardfleet.domain.reasons import (
     FollowedBy,
     HoldsFewest,
@@ -26,6 +18,14 @@ from shardfleet.domain.reasons import (
     ThereAlready,
 )
 from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.turn_log import Entry, Happening, Place
+from shardfleet_ops.explain.answer import (
+    Known,
+    explain_fleet,
+    explain_shard,
+    explain_worker,
+)
+from shardfleet_ops.explain.fleet_view import FleetReading, lease_rows
 from tests.domain.builders import a_failure, a_lease, a_shard
 
 NOW = 10_000_000

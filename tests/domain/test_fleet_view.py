@@ -3,7 +3,13 @@
 import pytest
 
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.fleet_view import (
+from shardfleet.domain.leases.expiry import Sighting
+from shardfleet.domain.reasons import Pause
+from shardfleet.domain.sleep.pauses import Pauses
+from shardfleet.domain.sleep.sleep import Nap
+from shardfleet.domain.slots.failure import FailureKind
+from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet_ops.explain.fleet_view import (
     FleetReading,
     LeaseState,
     failures,
@@ -12,12 +18,6 @@ from shardfleet.domain.explain.fleet_view import (
     slot_rows,
     summary,
 )
-from shardfleet.domain.leases.expiry import Sighting
-from shardfleet.domain.reasons import Pause
-from shardfleet.domain.sleep.pauses import Pauses
-from shardfleet.domain.sleep.sleep import Nap
-from shardfleet.domain.slots.failure import FailureKind
-from shardfleet.domain.slots.slot import Slot, SlotState
 from tests.domain.builders import a_failure, a_lease, number
 
 NOW_MS, FAILOVER_MS = 1_000_000, 10_000

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from shardfleet.domain.balance.kcl2 import elected
+from shardfleet_ops.migrate.kcl2 import elected
 
 # Of 1, 2, ... owners in order, the place of the one that is first after the JDK's own
 # Collections.shuffle(owners, new Random(1947)).

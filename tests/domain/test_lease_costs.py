@@ -1,7 +1,7 @@
 """What a lease costs its worker, and what its children cost after a split."""
 
-from shardfleet.domain.explain.forecast import LeaseCosts
 from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet_ops.explain.forecast import LeaseCosts
 from tests.domain.builders import a_lease
 
 A_SLOT = Slot(

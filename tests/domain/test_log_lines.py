@@ -2,7 +2,7 @@
 
 import json
 
-from shardfleet.domain.explain.log_lines import LogEvent, LogFilter
+from shardfleet_ops.explain.log_lines import LogEvent, LogFilter
 
 REPORT = "REPORT RequestId: r1\tDuration: 3.00 ms"
 

@@ -6,12 +6,12 @@ import pytest
 
 from shardfleet.domain.balance.kcl3 import UPGRADING, Direction, Kcl3, WorkerRow
 from shardfleet.domain.balance.migration import IndexStatus
-from shardfleet.domain.explain.migration_report import (
+from shardfleet.domain.leases.lease import ForeignLease
+from shardfleet_ops.explain.migration_report import (
     MigrationFacts,
     ReportMark,
     migration_report,
 )
-from shardfleet.domain.leases.lease import ForeignLease
 from tests.domain.test_migration import CONFIG, NOW_MS, snapshot
 
 HELD = "0 at 5 by java-1", "1 at 5 by java-2", "2 at 5 by f-s0001", "3 at 5"

@@ -2,15 +2,6 @@
 
 import pytest
 
-from shardfleet.domain.explain.turn_log import (
-    STALE_MS,
-    Entry,
-    Happening,
-    Place,
-    observed,
-    place_of_row,
-    places_after,
-)
 from shardfleet.domain.reasons import (
     AskedToEnd,
     EmptyTable,
@@ -28,6 +19,15 @@ from shardfleet.domain.reasons import (
     WentOnWithChild,
 )
 from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.turn_log import (
+    STALE_MS,
+    Entry,
+    Happening,
+    Place,
+    observed,
+    place_of_row,
+    places_after,
+)
 from tests.domain.builders import a_lease
 
 LATER = 1_000_000

@@ -8,7 +8,6 @@ import pytest
 from shardfleet.domain.leases.changes import apply_change
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.leases.sync import plan_lease_sync
-from shardfleet.domain.positions.position_import import ImportAction, plan_import
 from shardfleet.domain.positions.positions import (
     Positions,
     checkpoint_of,
@@ -19,11 +18,12 @@ from shardfleet.domain.positions.positions import (
     positions_from_text,
     positions_to_json,
 )
-from shardfleet.domain.positions.rewinds import unleased_shards
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import AT_LATEST, ExtendedSequenceNumber, StreamIncarnation
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.positions.position_import import ImportAction, plan_import
+from shardfleet_ops.positions.rewinds import unleased_shards
 
 STREAM = StreamIncarnation("arn:aws:kinesis:eu-central-1:123456789012:stream/clicks", 1_000)
 HALF = HASH_KEY_MAX // 2

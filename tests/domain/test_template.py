@@ -9,9 +9,9 @@ import pytest
 from botocore.session import get_session
 
 from shardfleet.adapters.telemetry import metrics as measured
-from shardfleet.domain.template import alarms, limits, machines, spark
-from shardfleet.domain.template.judging import CHECKS, judge
-from shardfleet.domain.template.reading import Template
+from shardfleet_ops.template import alarms, limits, machines, spark
+from shardfleet_ops.template.judging import CHECKS, judge
+from shardfleet_ops.template.reading import Template
 
 PARTITION, REGION = {"Ref": "AWS::Partition"}, {"Ref": "AWS::Region"}
 

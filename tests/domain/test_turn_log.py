@@ -2,16 +2,6 @@
 
 import pytest
 
-from shardfleet.domain.explain.turn_log import (
-    FLEET,
-    Entry,
-    Happening,
-    about,
-    entry_of_event,
-    entry_of_row,
-    news,
-    sentence,
-)
 from shardfleet.domain.reasons import (
     ChildNotStarted,
     ExecutionOver,
@@ -28,6 +18,16 @@ from shardfleet.domain.reasons import (
     UpkeepFailed,
     WaitsForParents,
     reason_json,
+)
+from shardfleet.domain.turn_log import (
+    FLEET,
+    Entry,
+    Happening,
+    about,
+    entry_of_event,
+    entry_of_row,
+    news,
+    sentence,
 )
 from shardfleet.events.manager import (
     AssignmentLost,

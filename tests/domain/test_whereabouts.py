@@ -3,7 +3,7 @@
 import pytest
 
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.answer import Whereabouts, whereabouts
+from shardfleet_ops.explain.answer import Whereabouts, whereabouts
 from tests.domain.builders import a_failure, a_lease, a_shard, number
 
 SHARDS = [

@@ -9,16 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.local.acceptance.deployment import Deployment, KeptClients, NotDestroyed
-from shardfleet.local.acceptance.left_behind import left_behind
-from shardfleet.local.acceptance.measured import Shown
-from shardfleet.local.acceptance.plan import SHORT, TAG
-from shardfleet.local.acceptance.report import AcceptanceReport
-from shardfleet.local.acceptance.run import Acceptance, destroyed
-from shardfleet.local.acceptance.steps import STEPS, judged
-from shardfleet.local.aws.deploy import BOOTSTRAP_PARAMETER
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.demo.verdict import verdict
+from shardfleet_local.acceptance.deployment import Deployment, KeptClients, NotDestroyed
+from shardfleet_local.acceptance.left_behind import left_behind
+from shardfleet_local.acceptance.measured import Shown
+from shardfleet_local.acceptance.plan import SHORT, TAG
+from shardfleet_local.acceptance.report import AcceptanceReport
+from shardfleet_local.acceptance.run import Acceptance, destroyed
+from shardfleet_local.acceptance.steps import STEPS, judged
+from shardfleet_local.aws.deploy import BOOTSTRAP_PARAMETER
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.demo.verdict import verdict
 
 pytestmark = pytest.mark.processes
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.cli import app as application
-from shardfleet.local.aws.deploy import deploy
-from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.deploy import deploy
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_ops.cli import app as application
 from tests.end_to_end.cloud import wait_until
 from tests.test_readme import WITHOUT_BUNDLING, blocks, paste_files
 

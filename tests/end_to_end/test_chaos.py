@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardfleet.local.chaos.outcome import result_of
-from shardfleet.local.chaos.run import ChaosOptions, run_chaos
+from shardfleet_local.chaos.outcome import result_of
+from shardfleet_local.chaos.run import ChaosOptions, run_chaos
 from tests.facts.table import all_operations
 
 pytestmark = pytest.mark.processes

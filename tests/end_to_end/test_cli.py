@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from shardfleet.cli import app as application
+from shardfleet_ops.cli import app as application
 from tests.end_to_end.cloud import UNKIND, deployed, wait_until
 
 pytestmark = pytest.mark.processes

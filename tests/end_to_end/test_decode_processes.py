@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 from tests.end_to_end.cloud import deployed, json_lines, wait_until
 
 pytestmark = pytest.mark.processes

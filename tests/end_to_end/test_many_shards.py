@@ -10,7 +10,7 @@ import os
 import pytest
 
 from shardfleet.adapters.kinesis.shards import list_shards
-from shardfleet.local.aws.settings import AwsBehaviour
+from shardfleet_local.aws.settings import AwsBehaviour
 from tests.end_to_end.cloud import deployed, wait_until
 from tests.end_to_end.watching import handled, read_calls
 

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from shardfleet.cli import app as application
+from shardfleet_ops.cli import app as application
 from tests.end_to_end.cloud import deployed, wait_until
 from tests.end_to_end.watching import Feed, handled, out_of_order, read_calls
 

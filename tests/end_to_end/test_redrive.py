@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shardfleet.cli import app as application
+from shardfleet_ops.cli import app as application
 from tests.end_to_end.cloud import deployed, json_lines, wait_until
 
 pytestmark = pytest.mark.processes

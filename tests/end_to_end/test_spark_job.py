@@ -14,8 +14,8 @@ import uuid
 
 import pytest
 
-from shardfleet.local.aws.deploy import deploy
-from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.deploy import deploy
+from shardfleet_local.aws.launcher import EmbeddedAws
 
 pytestmark = pytest.mark.processes
 

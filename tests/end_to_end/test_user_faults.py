@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from shardfleet.cli import app as application
+from shardfleet_ops.cli import app as application
 from tests.end_to_end.cloud import deployed, wait_until
 
 pytestmark = [

@@ -4,7 +4,7 @@ import pytest
 
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.stream_clock import StreamClock
-from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet_testkit.clock import VirtualClock, run_virtual
 
 
 @pytest.mark.parametrize("ahead_ms", [None, -7_000, 7_000])

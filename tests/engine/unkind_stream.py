@@ -4,8 +4,8 @@ import asyncio
 
 from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.kpl.hash_keys import hash_of_partition_key
-from shardfleet.local.kinesis.account import AccountSettings
-from shardfleet.local.kinesis.engine import KinesisEngine
+from shardfleet_local.kinesis.account import AccountSettings
+from shardfleet_local.kinesis.engine import KinesisEngine
 from tests.engine.producing.embedded_stream import client_of
 
 NAME = "clicks"

@@ -29,16 +29,14 @@ from tests.test_tidy import ROOT, dead_references, expect_none
 
 FACTS = {fact.id: fact for fact in all_facts()}
 OPERATIONS = all_operations()
-EMBEDDED = tuple(
-    f"layer/python/shardfleet/local/{room}" for room in ("aws", "emr_serverless", "kinesis")
-)
+EMBEDDED = tuple(f"tools/shardfleet_local/{room}" for room in ("aws", "emr_serverless", "kinesis"))
 # Where clients of AWS are called: everywhere but in the embedded AWS, of which deploy is a client.
-CALLERS = ("layer/python/shardfleet", "functions", "spark", "cdk")
+CALLERS = ("layer/python/shardfleet", "functions", "spark", "cdk", "tools")
 # Methods of our own with the name of an operation.
 OWN_METHODS = {
     ("adapters/http/connections.py", "create_connection"),
     ("adapters/http/json_service.py", "query"),
-    ("cli/position.py", "scan"),
+    ("shardfleet_ops/cli/position.py", "scan"),
     ("shardfleet_spark/publish/publishing.py", "publish"),
 }
 CLIENT = re.compile(r'client\(\s*"([a-z0-9-]+)"')

@@ -18,9 +18,9 @@ import pytest
 from botocore import xform_name
 from botocore.exceptions import ClientError
 
-from shardfleet.local.emr_serverless.engine import EmrServerless
-from shardfleet.local.emr_serverless.lives import Delays, Work
-from shardfleet.local.emr_serverless.requests import MODEL, EmrServerlessError
+from shardfleet_local.emr_serverless.engine import EmrServerless
+from shardfleet_local.emr_serverless.lives import Delays, Work
+from shardfleet_local.emr_serverless.requests import MODEL, EmrServerlessError
 
 FOLDER = Path(__file__).resolve().parents[2] / "functions/spark_job"
 OPERATIONS = {xform_name(name): name for name in MODEL.operation_names}

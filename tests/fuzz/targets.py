@@ -35,7 +35,6 @@ from shardfleet.engine.retry import Patience
 from shardfleet.engine.state.documents import malformed, read_as
 from shardfleet.engine.state.kinds import LANES, WINDOW
 from shardfleet.errors import InvalidReply, ShardfleetError
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.deaggregate import (
     ExpansionLimits,
     deaggregate,
@@ -43,13 +42,14 @@ from shardfleet.kpl.deaggregate import (
 )
 from shardfleet.kpl.envelope import MAGIC
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.local.demo.source import RECORD_BYTES_MOST, read_source
+from shardfleet.producer.aggregate import aggregate
 from shardfleet.records import Batch, Record, TumblingWindow
 from shardfleet.runtime.function_runner import FunctionHandlerRunner
 from shardfleet.runtime.handler_call import EventSource
 from shardfleet.runtime.redrive import records_of
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet_local.demo.source import RECORD_BYTES_MOST, read_source
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 from tests.fuzz.avro_payloads import check_avro
 from tests.kpl.bombs import LOOKS_MOST, Work, read_in_worker
 

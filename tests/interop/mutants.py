@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = "layer", "cdk", "functions", "tests", "cdk.json", "pyproject.toml"
+COPIED = "layer", "cdk", "functions", "tools", "tests", "cdk.json", "pyproject.toml"
 
 
 class Mutant(NamedTuple):
@@ -46,7 +46,7 @@ MUTANTS = (
     ),
     Mutant(
         "J3: a KCL 3 is robbed of what it would hand over",
-        "layer/python/shardfleet/engine/operate/migrate.py",
+        "tools/shardfleet_ops/operate/migrate.py",
         "graceful=found.java if found.hands_over else (),",
         "graceful=(),",
         "3.1",
@@ -69,7 +69,7 @@ def is_caught(mutant, folder):
     if before.count(mutant.was) != 1:
         raise LookupError(f"{mutant.name}: {mutant.file} has not once {mutant.was!r}")
     file.write_text(before.replace(mutant.was, mutant.becomes), "utf-8")
-    path = os.pathsep.join(str(folder / each) for each in ("layer/python", "cdk", "."))
+    path = os.pathsep.join(str(folder / each) for each in ("layer/python", "cdk", "tools", "."))
     command = [sys.executable, "-m", "tests.interop", "--kcl", mutant.version, "--steps",
                mutant.steps]  # fmt: skip
     done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, check=False)

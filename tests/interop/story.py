@@ -6,9 +6,9 @@ Both orders are in each: whoever is drained or killed comes back to one that has
 
 import itertools
 
-from shardfleet.cli.migrate import SAID
 from shardfleet.domain.balance.kcl3 import UPGRADING
 from shardfleet.domain.balance.migration import MigrationTask
+from shardfleet_ops.cli.migrate import SAID
 from tests.interop.checker import FLEET, JAVA, forced, given, moves, takeovers_ms
 from tests.interop.scene import Disappointed, now_ms
 from tests.interop.versions import jars_of

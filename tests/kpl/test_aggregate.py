@@ -3,13 +3,13 @@
 import pytest
 
 from shardfleet.errors import ConfigurationError, InvalidRecord
-from shardfleet.kpl.aggregate import (
+from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import (
     DEFAULT_MAX_BYTES,
     MAX_RECORD_BYTES,
     AggregateBuilder,
     aggregate,
 )
-from shardfleet.kpl.packing import OutgoingRecord
 
 SMALL = OutgoingRecord("k", b"x")
 

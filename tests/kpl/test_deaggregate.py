@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from shardfleet.errors import ConfigurationError
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.deaggregate import ExpansionLimits, UserRecord, Verdict
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY, hash_of_partition_key
 from shardfleet.kpl.packing import OutgoingRecord, varint
+from shardfleet.producer.aggregate import aggregate
 from tests.kpl.bombs import Work
 
 KEY_K = bytes.fromhex("0a 01 6b")  # partition key table: "k"

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from shardfleet.errors import InvalidRecord
 from shardfleet.kpl import packing
-from shardfleet.kpl.aggregate import AggregateBuilder
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import AggregateBuilder
 
 KEYS = st.one_of(
     st.integers(0, 400).map("key-{}".format),

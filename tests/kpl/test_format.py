@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.deaggregate import UserRecord, Verdict
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 
 VECTORS = json.loads((Path(__file__).parent / "vectors/aws_kinesis_agg.json").read_text("utf-8"))
 

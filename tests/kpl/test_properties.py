@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.kpl.aggregate import AggregateBuilder, aggregate
 from shardfleet.kpl.deaggregate import ExpansionLimits, UserRecord, Verdict
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY, effective_hash
 from shardfleet.kpl.messages_pb2 import AggregatedRecord
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import AggregateBuilder, aggregate
 
 keys = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 hash_keys = st.integers(0, MAX_HASH_KEY)

@@ -8,9 +8,9 @@ from shardfleet.domain.stream.sequence import (
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.deaggregate import ExpansionLimits, UserRecord, records_after
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 
 HERE = "49590338271490256608559692538361571095921575989136588898"
 BEFORE, BEHIND = str(int(HERE) - 1), str(int(HERE) + 1)

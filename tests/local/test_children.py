@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 NAMES = ("uvloop", "h2", "hypercorn", "ministack", "orjson", "cbor2", "boto3", "msgspec", "json")
 HOSTILE = "import os\nopen(os.environ['TELLTALE'], 'a').write(__name__ + ' ')\n"
 
-EMBEDDED = "from shardfleet.local.aws.launcher import EmbeddedAws\nwith EmbeddedAws(): pass"
+EMBEDDED = "from shardfleet_local.aws.launcher import EmbeddedAws\nwith EmbeddedAws(): pass"
 DECODING = """
 from shardfleet.adapters.decode.processes import DecodeProcesses, Served
 served = Served(stream_arn="arn:aws:kinesis:us-east-1:111122223333:stream/s", region=None,
@@ -51,7 +51,7 @@ def test_nothing_in_the_current_folder_is_run(tmp_path, program, path):
 
 def test_every_child_python_is_started_without_the_current_folder():
     started = {}
-    for folder in ("layer/python", "spark"):
+    for folder in ("layer/python", "spark", "tools"):
         for file in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.List | ast.Tuple):

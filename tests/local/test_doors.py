@@ -24,11 +24,11 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.chaos.faults import FaultDice
-from shardfleet.local.chaos.proxy import FaultyProxy
-from shardfleet.local.dashboard.definition import Dashboard
-from shardfleet.local.dashboard.server import DashboardServer, ShownFleet
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.chaos.faults import FaultDice
+from shardfleet_local.chaos.proxy import FaultyProxy
+from shardfleet_local.dashboard.definition import Dashboard
+from shardfleet_local.dashboard.server import DashboardServer, ShownFleet
 from tests.local.dashboard.planted import planted_reading
 from tests.local.launcher.conftest import zipped
 from tests.test_tidy import ROOT
@@ -39,10 +39,10 @@ KINESIS = "Kinesis_20131202.ListStreams"
 JSON = "application/x-amz-json-1.1"
 # Where the library listens, and the test's own name of each server.
 LISTENING = {
-    "layer/python/shardfleet/local/aws/launcher.py": {"embedded AWS", "embedded AWS with IAM"},
-    "layer/python/shardfleet/local/kinesis/server.py": {"Kinesis alone"},
-    "layer/python/shardfleet/local/chaos/proxy.py": {"chaos proxy"},
-    "layer/python/shardfleet/local/dashboard/server.py": {"dashboard"},
+    "tools/shardfleet_local/aws/launcher.py": {"embedded AWS", "embedded AWS with IAM"},
+    "tools/shardfleet_local/kinesis/server.py": {"Kinesis alone"},
+    "tools/shardfleet_local/chaos/proxy.py": {"chaos proxy"},
+    "tools/shardfleet_local/dashboard/server.py": {"dashboard"},
 }
 LISTENS = re.compile(r"(create_server|start_server|\w*HTTPServer|\w*UnixServer|Listener)$")
 
@@ -86,7 +86,7 @@ def authorization(key, service="kinesis"):
 
 @contextlib.contextmanager
 def kinesis_alone():
-    command = [sys.executable, "-P", "-m", "shardfleet.local.kinesis"]
+    command = [sys.executable, "-P", "-m", "shardfleet_local.kinesis"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             told = json.loads(process.stdout.readline())
@@ -140,7 +140,7 @@ def server(request):
 
 def test_every_server_of_ours_is_tried_here():
     found = set()
-    for folder in ("layer/python", "spark", "cdk", "functions"):
+    for folder in ("layer/python", "spark", "cdk", "functions", "tools"):
         for file in (ROOT / folder).rglob("*.py"):
             called = [
                 n.func for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Call)

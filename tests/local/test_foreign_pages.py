@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.launcher import EmbeddedAws
 from tests.local.dashboard.browser import CHROMIUM, look
 from tests.local.launcher.conftest import zipped
 

@@ -9,9 +9,9 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from ministack import app as ministack_app
 
-from shardfleet.cli import app as application
-from shardfleet.local.access import AccessKey
-from shardfleet.local.refusals import REFUSED, refusal_of
+from shardfleet_local.access import AccessKey
+from shardfleet_local.refusals import REFUSED, refusal_of
+from shardfleet_ops.cli import app as application
 
 # No services; and one that is signed by a library in C, which the project does not have.
 NO_SERVICE = ("ecs-metadata", "imds", "cloudfront-keyvaluestore")

@@ -40,11 +40,17 @@ from typing import Any
 import coverage
 import pytest
 
-from shardfleet.testing.simulation import Options, run_seed
+from shardfleet_testkit.simulation import Options, run_seed
 from tests.random_mutants.changes import Change, changes_of
 
 ROOT = Path(__file__).parents[2]
-ROOMS = tuple(f"layer/python/shardfleet/{room}" for room in ("domain", "engine", "kpl"))
+ROOMS = (
+    *(f"layer/python/shardfleet/{room}" for room in ("domain", "engine", "kpl", "producer")),
+    *(
+        f"tools/shardfleet_ops/{room}"
+        for room in ("explain", "migrate", "operate", "positions", "template")
+    ),
+)
 TESTS = ("tests/domain", "tests/engine", "tests/kpl", "tests/cli", "tests/runtime")
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 # How much longer than without the change a test may take, and how long anything may wait.

@@ -22,7 +22,7 @@ from shardfleet.events.base import Level
 from shardfleet.events.delivery import PageRead
 from shardfleet.runtime import bootstrap, entry_points, managing
 from shardfleet.runtime.bootstrap import TurnThreads, open_sandbox
-from shardfleet.testing.memory import ProcessEndedError
+from shardfleet_testkit.memory import ProcessEndedError
 from tests.adapters.loopback import HANG, Service, serving
 from tests.adapters.tables import create_lease_table
 

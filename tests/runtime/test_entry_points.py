@@ -24,7 +24,7 @@ from shardfleet.runtime import invocation
 from shardfleet.runtime.bootstrap import TellingProcess, open_sandbox
 from shardfleet.runtime.entry_points import worker_handler
 from shardfleet.runtime.managing import ALLOCATIONS_BETWEEN_LOOKS, manager_handler
-from shardfleet.testing.memory import MemoryProcess, ProcessEndedError
+from shardfleet_testkit.memory import MemoryProcess, ProcessEndedError
 from tests.adapters.tables import create_lease_table, create_state_table
 
 # A worker here is this test's thread, so the state machine itself only waits.
@@ -360,7 +360,7 @@ def test_a_cold_start_loads_no_protobuf_no_type_stubs_and_nothing_for_developmen
     assert loaded & unwanted == set()
     parts = imported_by("import shardfleet.runtime.entry_points")
     assert not [
-        name for name in parts if name.startswith(("shardfleet.testing", "shardfleet.local"))
+        name for name in parts if name.startswith(("shardfleet_testkit", "shardfleet_local"))
     ]
 
 

@@ -13,8 +13,8 @@ from shardfleet.errors import HandlerNotLoaded, OutcomeUnknown, Throttled
 from shardfleet.records import Batch, Record, TumblingWindow
 from shardfleet.runtime.function_runner import EVENT_BYTES_LIMIT, FunctionHandlerRunner, cuts_of
 from shardfleet.runtime.handler_call import EventSource, kinesis_event
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 
 SHARD = "shardId-000000000000"
 ARN = "arn:aws:kinesis:eu-central-1:111122223333:stream/orders"

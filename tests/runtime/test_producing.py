@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.engine.producer.blocking import BlockingProducer
-from shardfleet.engine.producer.settings import ProducerCounts, ProducerSettings
 from shardfleet.errors import ConfigurationError, Throttled
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.runtime.producing import open_producer
+from shardfleet.producer.blocking import BlockingProducer
+from shardfleet.producer.open import open_producer
+from shardfleet.producer.settings import ProducerCounts, ProducerSettings
 from tests.adapters.kinesis_server import REGION, Stream, kinesis_server
 
 pytestmark = pytest.mark.processes
@@ -128,7 +128,7 @@ def put_with_metrics(namespace, records, capsys):
 
 @pytest.mark.parametrize("tell_ms", [0, 60_000])
 def test_metrics_have_the_names_of_the_kpl_and_add_up(stream, capsys, monkeypatch, tell_ms):
-    monkeypatch.setattr("shardfleet.runtime.producing.TELL_MS", tell_ms)
+    monkeypatch.setattr("shardfleet.producer.open.TELL_MS", tell_ms)
     monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "shop")
     records = [OutgoingRecord(f"k{number % 7}", b"%d" % number) for number in range(300)]
 

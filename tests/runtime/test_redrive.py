@@ -12,9 +12,9 @@ from shardfleet.engine.retry import Patience
 from shardfleet.errors import ConfigurationError, HandlerTimedOut, Throttled
 from shardfleet.runtime.handler_call import kinesis_event
 from shardfleet.runtime.redrive import Redrive, RedrivingWorker, records_of
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import SeededEntropy
-from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import SeededEntropy
+from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.adapters.test_dead_letters import SOURCE, STREAM, failed
 
 RECORDS = failed(b"\x00one", b"two", b"three").records

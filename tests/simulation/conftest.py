@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from shardfleet.testing.simulation.faults import FaultMix
+from shardfleet_testkit.simulation.faults import FaultMix
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from shardfleet.engine.manager.spending import RegimeRecord
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.sleep_state import NapRecord
-from shardfleet.testing.memory_stream import MemoryStream
+from shardfleet_testkit.memory_stream import MemoryStream
 from tests.engine.manager_side.fleet_kit import Fleet
 
 JAVA = "java-1"

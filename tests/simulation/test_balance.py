@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from shardfleet.testing.simulation.balancing import Uneven, run_uneven
+from shardfleet_testkit.simulation.balancing import Uneven, run_uneven
 
 SMALL = Uneven(shards=16, slots=4, exponent=0.5, total_kbps=400.0, runs=4, watched_runs=4)
 MOST = 1.1

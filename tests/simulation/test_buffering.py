@@ -11,11 +11,11 @@ import pytest
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.events.worker import LeaseAdopted
-from shardfleet.testing import checkers
-from shardfleet.testing.checkers import Checker
-from shardfleet.testing.simulation import Options, run_seed
-from shardfleet.testing.simulation.play import Play
-from shardfleet.testing.simulation.sink import Sink, current_sink
+from shardfleet_testkit import checkers
+from shardfleet_testkit.checkers import Checker
+from shardfleet_testkit.simulation import Options, run_seed
+from shardfleet_testkit.simulation.play import Play
+from shardfleet_testkit.simulation.sink import Sink, current_sink
 
 EXAMPLE = Path(__file__).parents[2] / "functions/examples/buffer_to_s3/handler.py"
 # They know of records that were returned from, not of what was checkpointed: the two below do.

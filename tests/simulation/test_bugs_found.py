@@ -8,7 +8,7 @@ import pytest
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled
 from shardfleet.events.worker import BackwardCheckpoint, LeaseAdopted, LeaseLost, OwnWriteRecognised
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet
 from tests.engine.worker_side.worker_kit import (
     ME,

@@ -9,14 +9,14 @@ import time
 
 import pytest
 
-from shardfleet.testing.simulation.campaign import campaign
-from shardfleet.testing.simulation.running import Options
+from shardfleet_testkit.simulation.campaign import campaign
+from shardfleet_testkit.simulation.running import Options
 
 pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60
 PROGRAM = """
-from shardfleet.testing.simulation.campaign import campaign
+from shardfleet_testkit.simulation.campaign import campaign
 campaign(minutes=10, jobs=2, done=lambda result, _: print(result.seed, flush=True))
 """
 

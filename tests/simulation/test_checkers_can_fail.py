@@ -28,8 +28,8 @@ from shardfleet.engine.worker.tasks import TurnTasks
 from shardfleet.events.delivery import PositionLost, RecordSkipped
 from shardfleet.events.manager import LeaseAssigned
 from shardfleet.kpl.content import at_once
-from shardfleet.testing import checkers
-from shardfleet.testing.checkers import (
+from shardfleet_testkit import checkers
+from shardfleet_testkit.checkers import (
     CHECKERS,
     Handled,
     LeaseWrite,
@@ -37,8 +37,8 @@ from shardfleet.testing.checkers import (
     SourceRecord,
     Window,
 )
-from shardfleet.testing.simulation import Options, run_seed
-from shardfleet.testing.simulation.faults import FaultMix
+from shardfleet_testkit.simulation import Options, run_seed
+from shardfleet_testkit.simulation.faults import FaultMix
 
 SEEDS = range(1, 7)
 

@@ -5,8 +5,8 @@ import pytest
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.engine.state.kinds import NOTE
 from shardfleet.events.delivery import CrashCharged, ShardStopped
-from shardfleet.testing import checkers
-from shardfleet.testing.checkers import CallBegun
+from shardfleet_testkit import checkers
+from shardfleet_testkit.checkers import CallBegun
 from tests.simulation.test_checkers_planted import (
     KEY,
     OTHER,

@@ -7,8 +7,8 @@ import pytest
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.leases.changes import checkpoint, renew
 from shardfleet.domain.stream.sequence import AT_SHARD_END
-from shardfleet.testing import checkers
-from shardfleet.testing.checkers import CallBegun
+from shardfleet_testkit import checkers
+from shardfleet_testkit.checkers import CallBegun
 from tests.simulation.test_checkers_planted import KEY, ME, MINE, planted, writes
 
 RECORDS, SHARD_END, RENEWED = "records", "SHARD_END", "renewed, finished by others"

@@ -17,8 +17,8 @@ from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.engine.state.kinds import LOCK, SLOT
 from shardfleet.events.delivery import ConsumerFailed, PageRead
 from shardfleet.events.worker import LeaseLost, LeaseReleased, LeaseUnreadable, ShardEnded
-from shardfleet.testing import checkers
-from shardfleet.testing.checkers import CallBegun
+from shardfleet_testkit import checkers
+from shardfleet_testkit.checkers import CallBegun
 from tests.simulation.test_checkers_planted import (
     FREE,
     HIS,

@@ -12,10 +12,10 @@ from shardfleet.engine.manager.prober import Prober
 from shardfleet.engine.shard.sleep import IdleShard
 from shardfleet.events.manager import LeaseWoken, ManagerTurnDone
 from shardfleet.events.worker import LeaseAsleep, TurnBegun
-from shardfleet.testing import checkers
-from shardfleet.testing.checkers import SourceRecord
-from shardfleet.testing.simulation import Options, run_seed
-from shardfleet.testing.simulation.faults import FaultMix
+from shardfleet_testkit import checkers
+from shardfleet_testkit.checkers import SourceRecord
+from shardfleet_testkit.simulation import Options, run_seed
+from shardfleet_testkit.simulation.faults import FaultMix
 from tests.simulation.test_checkers_planted import (
     FREE,
     KEY,

@@ -6,7 +6,7 @@ import pytest
 
 from shardfleet.domain.leases.changes import assign, checkpoint, renew, take
 from shardfleet.domain.stream.sequence import AT_SHARD_END
-from shardfleet.testing import checkers
+from shardfleet_testkit import checkers
 from tests.simulation.test_checkers_planted import (
     HIS,
     MANAGER,

@@ -19,13 +19,13 @@ from shardfleet.domain.leases.changes import (
     rewind,
 )
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.positions.rewinds import RewindRow, RewindState
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.state.kinds import LANES, LOCK, NOTE, SLOT
 from shardfleet.events.delivery import CrashCharged
 from shardfleet.events.worker import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded, TurnEnding
-from shardfleet.testing import checkers
-from shardfleet.testing.checkers import (
+from shardfleet_ops.positions.rewinds import RewindRow, RewindState
+from shardfleet_testkit import checkers
+from shardfleet_testkit.checkers import (
     CallBegun,
     DocumentWrite,
     Handled,

@@ -11,10 +11,10 @@ import pytest
 from shardfleet.engine.ownership.writer import LeaseWriter
 from shardfleet.engine.shard.consumer import ShardConsumer
 from shardfleet.engine.shard.faults import ShardFaults
-from shardfleet.testing.checkers import CHECKERS, NeighboursGoOn
-from shardfleet.testing.simulation import Options, run_seed
-from shardfleet.testing.simulation.faults import FaultMix
-from shardfleet.testing.simulation.shapes import Shape
+from shardfleet_testkit.checkers import CHECKERS, NeighboursGoOn
+from shardfleet_testkit.simulation import Options, run_seed
+from shardfleet_testkit.simulation.faults import FaultMix
+from shardfleet_testkit.simulation.shapes import Shape
 from tests.simulation.mutants.arenas import ARENAS
 
 BUSY_S = 120.0
@@ -179,7 +179,7 @@ def test_without_faults_nothing_is_handled_twice_but_around_a_steal(mute_everyth
 def test_a_seed_gives_one_event_log_whatever_the_order_of_hashes():
     """Each process has another PYTHONHASHSEED, hence another order of sets of strings."""
     program = (
-        "import sys; from shardfleet.testing.simulation import Options, run_seed; "
+        "import sys; from shardfleet_testkit.simulation import Options, run_seed; "
         "lines = run_seed(Options(seed=3, keeps_log=True, busy_s=60.0)).lines; "
         "sys.stdout.write('\\n'.join(lines))"
     )

@@ -4,13 +4,13 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-from shardfleet.domain.explain import forecast as forecasts
-from shardfleet.domain.explain.forecast import Question, what_if
-from shardfleet.domain.explain.turn_log import Entry, Happening, entry_of_event
 from shardfleet.domain.slots.upkeep import SlotTask
-from shardfleet.engine.operate.read import read_snapshot
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet.domain.turn_log import Entry, Happening, entry_of_event
+from shardfleet_ops.explain import forecast as forecasts
+from shardfleet_ops.explain.forecast import Question, what_if
+from shardfleet_ops.operate.read import read_snapshot
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 from tests.simulation.drawn_fleet import DrawnFleet
 
 SEEDS, TURNS = range(1, 26), 40

@@ -19,16 +19,16 @@ from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.changes import fields_of
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
-from shardfleet.testing.memory import MemoryKcl3Store, MemoryStateStore
-from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
-from shardfleet.testing.simulation.actors import SimulationLoop
-from shardfleet.testing.simulation.faults import FaultMix, Faults
-from shardfleet.testing.simulation.functions import Functions, Services
-from shardfleet.testing.simulation.java_leader import Kcl3World
-from shardfleet.testing.simulation.streams import TrueStream
-from shardfleet.testing.simulation.surroundings import Surroundings
-from shardfleet.testing.simulation.tables import LeaseTable
-from shardfleet.testing.simulation.wire import Outage
+from shardfleet_testkit.memory import MemoryKcl3Store, MemoryStateStore
+from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN
+from shardfleet_testkit.simulation.actors import SimulationLoop
+from shardfleet_testkit.simulation.faults import FaultMix, Faults
+from shardfleet_testkit.simulation.functions import Functions, Services
+from shardfleet_testkit.simulation.java_leader import Kcl3World
+from shardfleet_testkit.simulation.streams import TrueStream
+from shardfleet_testkit.simulation.surroundings import Surroundings
+from shardfleet_testkit.simulation.tables import LeaseTable
+from shardfleet_testkit.simulation.wire import Outage
 from tests.interop.history import LeaseHistory
 
 HISTORIES = Path(__file__).parent / "histories"

@@ -8,9 +8,9 @@ from shardfleet.domain.leases import sync as lease_sync
 from shardfleet.domain.reasons import NoLeasedRelative
 from shardfleet.domain.stream.sequence import AT_LATEST
 from shardfleet.engine.manager import observe
-from shardfleet.testing import checkers
-from shardfleet.testing.simulation import Options, run_seed
-from shardfleet.testing.simulation.faults import FaultMix
+from shardfleet_testkit import checkers
+from shardfleet_testkit.simulation import Options, run_seed
+from shardfleet_testkit.simulation.faults import FaultMix
 
 # Who deletes the lease of a shard that is being read takes from its children what they wait for,
 # and from its worker what it believes to own; order and deletion rules speak of a sound table.

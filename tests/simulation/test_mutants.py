@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.testing.simulation import run_seed
+from shardfleet_testkit.simulation import run_seed
 from tests.simulation.mutants.arenas import ARENAS
 from tests.simulation.mutants.catalogue import MUTANTS
-from tests.simulation.mutants.mutant import PACKAGE, mutant, mutated
+from tests.simulation.mutants.mutant import mutant, mutated
 from tests.simulation.mutants.rows import ROWS, WITHOUT_MUTANT
 from tests.simulation.mutants.run import by_seeds
 
@@ -24,10 +24,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "proof.md"
 @pytest.mark.parametrize("found", MUTANTS, ids=lambda found: found.name)
 def test_a_mutant_fits_the_source_of_the_engine(found):
     """Each old text is there exactly once, and what it becomes is Python."""
-    files = {edit.module: edit.file for edit in found.edits}
-
-    for module, file in files.items():
-        text = (PACKAGE / file).read_text("utf-8")
+    for module, path in {edit.module: edit.path for edit in found.edits}.items():
+        text = path.read_text("utf-8")
         changed = mutated(module, text, found.edits)
         ast.parse(changed)
         assert changed != text
@@ -44,9 +42,9 @@ def test_a_mutant_that_no_longer_fits_is_told(text):
 def test_a_mutant_uses_no_name_that_its_module_does_not_know(tmp_path):
     """It would be caught for its NameError, which says nothing about the bug it stands for."""
     for number, found in enumerate(MUTANTS):
-        for module, file in {edit.module: edit.file for edit in found.edits}.items():
-            text = mutated(module, (PACKAGE / file).read_text("utf-8"), found.edits)
-            (tmp_path / f"{number}_{Path(file).name}").write_text(text, "utf-8")
+        for module, path in {edit.module: edit.path for edit in found.edits}.items():
+            text = mutated(module, path.read_text("utf-8"), found.edits)
+            (tmp_path / f"{number}_{path.name}").write_text(text, "utf-8")
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821"]
 
     told = subprocess.run(

@@ -5,11 +5,11 @@ from itertools import combinations
 from math import comb
 from types import SimpleNamespace
 
-from shardfleet.testing.memory import MemoryLeaseStore
-from shardfleet.testing.simulation.campaign import Totals
-from shardfleet.testing.simulation.faults import DRAWN, often_in
-from shardfleet.testing.simulation.pairs import Pairs
-from shardfleet.testing.simulation.running import Options, run_seed
+from shardfleet_testkit.memory import MemoryLeaseStore
+from shardfleet_testkit.simulation.campaign import Totals
+from shardfleet_testkit.simulation.faults import DRAWN, often_in
+from shardfleet_testkit.simulation.pairs import Pairs
+from shardfleet_testkit.simulation.running import Options, run_seed
 from tests.engine.worker_side.worker_kit import a_lease, key
 
 LINES = 56  # of the affine plane of order 7: 7 slopes and the vertical, 7 parallel lines each

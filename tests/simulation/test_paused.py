@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from shardfleet.testing.simulation import Options, run_seed
-from shardfleet.testing.simulation.faults import FaultMix
+from shardfleet_testkit.simulation import Options, run_seed
+from shardfleet_testkit.simulation.faults import FaultMix
 
 SEEDS = range(7)
 

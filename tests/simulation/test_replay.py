@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.cli import app as application
 from shardfleet.engine.shard.delivery import ShardDelivery
-from shardfleet.testing.checkers import OrderWithinShard
-from shardfleet.testing.simulation import Options, run_seed, shrink, story
-from shardfleet.testing.simulation.campaign import campaign
-from shardfleet.testing.simulation.faults import FaultMix
-from shardfleet.testing.simulation.shapes import Shape
+from shardfleet_ops.cli import app as application
+from shardfleet_testkit.checkers import OrderWithinShard
+from shardfleet_testkit.simulation import Options, run_seed, shrink, story
+from shardfleet_testkit.simulation.campaign import campaign
+from shardfleet_testkit.simulation.faults import FaultMix
+from shardfleet_testkit.simulation.shapes import Shape
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.testing.simulation.scale import Scale, run_scale
+from shardfleet_testkit.simulation.scale import Scale, run_scale
 
 SCALE = Scale(shards=120, slots=12, lost_part=0.25, window_s=60.0)
 RENEW_MS = SCALE.config.renew_ms

@@ -7,9 +7,9 @@ import pytest
 
 from shardfleet.domain.cost.estimate import METRICS, price_of
 from shardfleet.domain.cost.prices import PRICES
-from shardfleet.testing.simulation import Options, run_seed
-from shardfleet.testing.simulation.faults import FaultMix
-from shardfleet.testing.simulation.sleeping import Idle, run_idle
+from shardfleet_testkit.simulation import Options, run_seed
+from shardfleet_testkit.simulation.faults import FaultMix
+from shardfleet_testkit.simulation.sleeping import Idle, run_idle
 
 
 def sleeping(seed):

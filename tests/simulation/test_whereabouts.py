@@ -3,12 +3,12 @@
 import random
 from collections import Counter
 
-from shardfleet.domain.explain.answer import Whereabouts, whereabouts
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.testing.checkers import Checker
-from shardfleet.testing.simulation import Options, run_seed
+from shardfleet_ops.explain.answer import Whereabouts, whereabouts
+from shardfleet_testkit.checkers import Checker
+from shardfleet_testkit.simulation import Options, run_seed
 
 SEEDS = (1, 9, 20)
 RING = HashKeyRange(0, 2**128 - 1)

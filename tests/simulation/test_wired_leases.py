@@ -18,10 +18,10 @@ from shardfleet.domain.stream.sequence import (
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
-from shardfleet.testing.simulation.campaign import Totals
-from shardfleet.testing.simulation.items import ItemTable, Refusal
-from shardfleet.testing.simulation.running import Options, run_seed
-from shardfleet.testing.simulation.wired_leases import item_of
+from shardfleet_testkit.simulation.campaign import Totals
+from shardfleet_testkit.simulation.items import ItemTable, Refusal
+from shardfleet_testkit.simulation.running import Options, run_seed
+from shardfleet_testkit.simulation.wired_leases import item_of
 from tests.adapters.tables import LIMITS, create_lease_table
 
 # Behind what a worker has by default, and behind the SDK's client.

@@ -10,8 +10,6 @@ import json
 import random
 
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.testing.clock import VirtualClock
-from shardfleet.testing.memory_stream import MemoryStream
 from shardfleet_spark.offsets.plan_token import Emission
 from shardfleet_spark.offsets.seals import seal_to_bytes
 from shardfleet_spark.options.starting import Start
@@ -21,6 +19,8 @@ from shardfleet_spark.plan.probing import ProbePace
 from shardfleet_spark.read.fetching import fetch
 from shardfleet_spark.read.sealing import conform, read_sealed, split
 from shardfleet_spark.read.shard_pages import FetchPorts, ReadPolicy
+from shardfleet_testkit.clock import VirtualClock
+from shardfleet_testkit.memory_stream import MemoryStream
 from tests.spark.memory_seals import MemorySealStore
 
 POLICY = ReadPolicy(poll_interval_ms=10, records_per_read=7, concurrency=3)

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 from shardfleet.records import StreamRecord
 from shardfleet_spark.options.columns import COLUMNS, ddl
 from shardfleet_spark.read import arrow

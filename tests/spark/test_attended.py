@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.testing.clock import run_virtual
 from shardfleet_spark.host.attended import AttendedClock, ParentGone
+from shardfleet_testkit.clock import run_virtual
 
 pytestmark = pytest.mark.processes
 LIMIT_S = 60

@@ -5,16 +5,16 @@ import random
 import pyarrow as pa
 import pytest
 
-from shardfleet.adapters.kinesis.columns import RecordColumns
 from shardfleet.domain.stream.sequence import (
     ExtendedSequenceNumber,
     PointKind,
     Position,
     StreamIncarnation,
 )
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 from shardfleet.records import StreamRecord
+from shardfleet_spark.aws.columns import RecordColumns
 from shardfleet_spark.offsets.plan_token import Stand
 from shardfleet_spark.offsets.seals import ShardSeal, digest_of
 from shardfleet_spark.read.arrow import ROWS_PER_BATCH, Rows, batches_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from shardfleet.cli.app import run
 from shardfleet.domain.delivery.record_ids import split_record_id
+from shardfleet_ops.cli.app import run
 from shardfleet_spark.host.java import find_java
 from tests.spark.connect_server import serving
 from tests.spark.test_pipelines import put, read_all

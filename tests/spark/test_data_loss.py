@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.errors import Throttled
-from shardfleet.testing.memory_stream import MemoryStream
 from shardfleet_spark.offsets.plan_token import token_from_json
 from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.read.sealing import conform
 from shardfleet_spark.read.shard_pages import DataLost
+from shardfleet_testkit.memory_stream import MemoryStream
 from tests.spark.test_source_driver import DAY_MS, HOUR_MS, at_record, in_query, read_from
 
 MINUTE_MS = 60_000

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from shardfleet.local.demo.feed import FeedPace, feed_stream
-from shardfleet.local.demo.source import click_stream
-from shardfleet.local.demo.spark_part import run_spark, why_not
+from shardfleet_local.demo.feed import FeedPace, feed_stream
+from shardfleet_local.demo.source import click_stream
+from shardfleet_local.demo.spark_part import run_spark, why_not
 
 pytestmark = pytest.mark.processes
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import functions as sf
 
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.aws.settings import AwsBehaviour
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.settings import AwsBehaviour
 from shardfleet_spark.pipelines.draining import NotDrained, drain
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline

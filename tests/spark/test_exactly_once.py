@@ -4,9 +4,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from shardfleet.testing.clock import run_virtual
 from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.read.fetching import fetch
+from shardfleet_testkit.clock import run_virtual
 from tests.spark.simulated_spark import SimulatedSpark
 
 # A seed does not shrink to anything simpler.

@@ -7,8 +7,7 @@ import pytest
 
 from shardfleet.adapters.system import SystemClock
 from shardfleet.adapters.telemetry import metrics
-from shardfleet.local.aws.cloudwatch import embedded_metrics
-from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet_local.aws.cloudwatch import embedded_metrics
 from shardfleet_spark.offsets.lineage import Family
 from shardfleet_spark.plan.lags import behind_now
 from shardfleet_spark.plan.planning import stats_of
@@ -23,6 +22,7 @@ from shardfleet_spark.publish.figures import (
     unit_of,
 )
 from shardfleet_spark.publish.publication import CommittedStanding
+from shardfleet_testkit.clock import VirtualClock, run_virtual
 from tests.spark.memory_seals import seal, stand, token
 
 MINUTE_MS = 60_000

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.testing.clock import run_virtual
 from shardfleet_spark.offsets import seals
 from shardfleet_spark.offsets.seals import MARK, SealKey, in_groups, seal_from_bytes, seal_to_bytes
 from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.read.sealing import read_sealed
+from shardfleet_testkit.clock import run_virtual
 from tests.spark.many_seals import MeteredSealStore, busy_seal
 from tests.spark.seal_costs import SHARDS_PER_SEAL, seal_use, seals_per_month
 from tests.spark.test_exactly_once import check, run

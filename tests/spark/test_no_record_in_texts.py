@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 from shardfleet_spark.payload.parsing import parse_payload
 from shardfleet_spark.pipelines.patience import start_patiently
 from tests.spark.test_stream_source import put

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from shardfleet.cli import app as application
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
+from shardfleet_ops.cli import app as application
 from shardfleet_spark.pipelines.patience import start_patiently
 from tests.end_to_end.cloud import deployed, wait_until
 from tests.end_to_end.watching import Feed, handled, out_of_order, read_calls

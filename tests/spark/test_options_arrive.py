@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from shardfleet.adapters.clients.account_access import AccountClients
-from shardfleet.adapters.kinesis.columns import CBOR_PAGES
 from shardfleet.adapters.kinesis.wire import JSON_PAGES
-from shardfleet.engine.producer.settings import ProducerSettings
 from shardfleet.errors import InvalidRecord
+from shardfleet.producer.settings import ProducerSettings
 from shardfleet_spark.access import publishing_of, read_ports, seal_store
+from shardfleet_spark.aws.columns import CBOR_PAGES
 from shardfleet_spark.host.compat import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from shardfleet_spark.offsets.file_seals import FileSealStore
 from shardfleet_spark.offsets.plan_token import Emission

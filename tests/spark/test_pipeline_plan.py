@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from shardfleet.cli.app import run
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.cli.app import run
 from shardfleet_spark.host.files import file_system
 from shardfleet_spark.options.options import read_options
 from shardfleet_spark.pipelines.aggregate import AggregateOptions, in_step

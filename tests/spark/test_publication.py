@@ -20,15 +20,15 @@ from shardfleet.domain.stream.sequence import (
 )
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryLeaseStore, SeededEntropy
-from shardfleet.testing.memory_stream import MemoryStream
 from shardfleet_spark.offsets.lineage import Family, Listing
 from shardfleet_spark.offsets.plan_token import Stand
 from shardfleet_spark.publish.publication import CommittedStanding, owner_of
 from shardfleet_spark.publish.publisher import TAKEN_AFTER_MS, LeaseTaken, Publication, Publisher
 from shardfleet_spark.publish.publishing import Publishing
 from shardfleet_spark.read.shard_pages import FetchPorts, ReadPolicy
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import MemoryLeaseStore, SeededEntropy
+from shardfleet_testkit.memory_stream import MemoryStream
 from tests.spark.memory_seals import INCARNATION, stand
 
 ME = owner_of("sid")

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from shardfleet.domain.leases.lease import Applied
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import MemoryLeaseStore
 from shardfleet_spark.plan.fleet_positions import start_after
 from shardfleet_spark.publish.publication import owner_of
 from shardfleet_spark.publish.publisher import Publication, Publisher
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import MemoryLeaseStore
 from tests.spark.simulated_spark import SimulatedSpark
 
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)

@@ -6,8 +6,8 @@ import uuid
 import pytest
 
 from shardfleet.adapters.dynamodb.items import lease_from_item
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 from tests.spark.kept import Kept
 from tests.spark.test_stream_source import Query, put, run_available, wait_active
 

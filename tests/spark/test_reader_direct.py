@@ -12,8 +12,8 @@ from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ConfigurationError
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 from shardfleet_spark.options.options import read_options
 from shardfleet_spark.options.source_options import SourceOptions
 from shardfleet_spark.stream_reader import KinesisStreamReader

@@ -10,7 +10,7 @@ import pytest
 
 from shardfleet.adapters.dynamodb.items import lease_from_item
 from shardfleet.adapters.dynamodb.leases import ensure_lease_table
-from shardfleet.cli.app import run
+from shardfleet_ops.cli.app import run
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
 from tests.test_readme import block_with, shell_lines

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.errors import Throttled
-from shardfleet.local.kinesis.quotas import GET_RECORDS_BYTES, ShardQuota
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory_stream import MemoryStream
+from shardfleet_local.kinesis.quotas import GET_RECORDS_BYTES, ShardQuota
 from shardfleet_spark.options.options import read_options
 from shardfleet_spark.options.source_options import SourceOptions
 from shardfleet_spark.plan.rhythm import Rhythm
 from shardfleet_spark.stream_reader import settings_of
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory_stream import MemoryStream
 from tests.spark.test_source_driver import Query
 
 RECORD = b"x" * 90_000

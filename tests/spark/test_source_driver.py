@@ -14,10 +14,8 @@ from shardfleet.errors import (
     StreamReplaced,
     Throttled,
 )
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory_stream import MemoryStream
+from shardfleet.producer.aggregate import aggregate
 from shardfleet_spark.offsets.plan_token import Emission, Quota, Stand, token_from_json
 from shardfleet_spark.options.starting import Start
 from shardfleet_spark.plan.driver import DriverSettings, SourceDriver
@@ -27,6 +25,8 @@ from shardfleet_spark.read.arrow import Rows, batches_of
 from shardfleet_spark.read.fetching import fetch
 from shardfleet_spark.read.sealing import read_sealed
 from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, ReadPolicy, ShardRange
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory_stream import MemoryStream
 from tests.spark.memory_seals import MemorySealStore
 from tests.spark.simulated_spark import SeededEntropy
 

@@ -5,8 +5,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 from shardfleet_spark.pipelines.patience import start_patiently
 from tests.spark.kept import Kept
 

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import pyspark
 import pytest
 
-from shardfleet.cli.app import run as cli
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.cli.app import run as cli
 from shardfleet_spark.host.compat import release_of
 from shardfleet_spark.host.java import find_java
 from shardfleet_spark.pipelines.backfill import FILE

@@ -12,11 +12,11 @@ import random
 import sys
 from dataclasses import replace
 
-from shardfleet.testing.clock import run_virtual
 from shardfleet_spark.plan import sealed_plans
 from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.read import shard_pages
 from shardfleet_spark.read.shard_pages import DataLost, FetchPorts, ReadPolicy
+from shardfleet_testkit.clock import run_virtual
 from tests.spark.simulated_spark import Killed, SeededEntropy, SimulatedSpark
 
 PLAYED = int(os.environ.get("SHARDFLEET_TEST_DRAWN", "150"))

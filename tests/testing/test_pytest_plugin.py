@@ -7,9 +7,9 @@ from importlib.metadata import entry_points
 import pytest
 
 from shardfleet.errors import ConfigurationError
-from shardfleet.testing.pytest_plugin import Fleet
-from shardfleet.testing.simulation.play import records_of
-from shardfleet.testing.simulation.sink import Sink, SinkError, current_sink
+from shardfleet_testkit.pytest_plugin import Fleet
+from shardfleet_testkit.simulation.play import records_of
+from shardfleet_testkit.simulation.sink import Sink, SinkError, current_sink
 
 HOURS = 0.05
 # Which seed shows what depends on every call that a fleet makes: the first that does will do.
@@ -38,7 +38,7 @@ def test_the_plugin_is_found_by_pytest_and_needs_neither_boto3_nor_the_simulatio
         f"import sys, {found.value}\n"
         "assert not {'boto3', 'botocore', 'google'} & set(sys.modules)\n"
         "assert 'shardfleet.engine' not in sys.modules\n"
-        "import shardfleet.testing.simulation\n"
+        "import shardfleet_testkit.simulation\n"
         "assert not {'boto3', 'botocore'} & set(sys.modules)"
     )
 
@@ -185,7 +185,7 @@ def test_a_module_that_is_named_forgets_what_it_knew_with_each_invocation(
     fleet, sink, tmp_path, monkeypatch
 ):
     (tmp_path / "forgetful_shop.py").write_text(
-        "from shardfleet.testing.simulation.sink import current_sink\n"
+        "from shardfleet_testkit.simulation.sink import current_sink\n"
         "calls = []\n"
         "def handle(batch):\n"
         "    calls.append(batch)\n"

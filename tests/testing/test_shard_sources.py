@@ -10,10 +10,10 @@ from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON, StartingPosition,
 from shardfleet.engine.retry import Halt, Patience
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.errors import PositionTrimmed, Throttled
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryEvents, SeededEntropy
-from shardfleet.testing.memory_stream import MemoryStream
-from shardfleet.testing.pushed_stream import (
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import MemoryEvents, SeededEntropy
+from shardfleet_testkit.memory_stream import MemoryStream
+from shardfleet_testkit.pushed_stream import (
     SUBSCRIPTION_LIFE_MS,
     SUBSCRIPTIONS_APART_MS,
     PushedStream,

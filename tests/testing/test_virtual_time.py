@@ -7,7 +7,7 @@ from contextvars import copy_context
 
 import pytest
 
-from shardfleet.testing.clock import HOLDER, VirtualTimeLoop, run_virtual
+from shardfleet_testkit.clock import HOLDER, VirtualTimeLoop, run_virtual
 
 TICKS = 400
 

@@ -10,7 +10,6 @@ from aws_cdk import aws_cloudwatch as cw
 from aws_cdk import aws_cloudwatch_actions as actions
 from constructs import Construct
 
-from shardfleet.domain.template.limits import look_back_seconds_most
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.monitoring.alarm_rules import AlarmRule, alarm_rules
 from shardfleet_cdk.monitoring.dashboard import causes_told, fleet_widgets
@@ -20,6 +19,7 @@ from shardfleet_cdk.monitoring.settings import (
     AlarmSetting,
     MonitoringOptions,
 )
+from shardfleet_ops.template.limits import look_back_seconds_most
 
 
 class FleetMonitoring(Construct):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardfleet.errors import ConfigurationError
-from shardfleet.kpl.aggregate import DEFAULT_MAX_BYTES, MAX_RECORD_BYTES
+from shardfleet.producer.aggregate import DEFAULT_MAX_BYTES, MAX_RECORD_BYTES
 from shardfleet_spark.options.access_options import AccessOptions
 from shardfleet_spark.options.options import (
     boolean,

@@ -21,8 +21,8 @@ import pyarrow as pa
 from pyarrow import fs
 from pyspark.sql.types import StringType, StructField, StructType
 
-from shardfleet.adapters.schema_registries import ConfluentRegistry, GlueRegistry, NoSuchSchema
 from shardfleet.errors import ConfigurationError, ShardfleetError
+from shardfleet_spark.aws.schema_registries import ConfluentRegistry, GlueRegistry, NoSuchSchema
 from shardfleet_spark.host.files import file_system
 from shardfleet_spark.payload.avro_payload import avro_reader, struct_of_avro
 from shardfleet_spark.payload.frames import AVRO_CONFLUENT, AVRO_GLUE, FRAMES

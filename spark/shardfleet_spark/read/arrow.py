@@ -29,7 +29,7 @@ from shardfleet_spark.options.columns import COLUMNS, TYPES
 from shardfleet_spark.read.records import columns_of, data_sizes_of, have_aggregates, joined
 
 try:
-    from shardfleet.adapters.kinesis.arrow import UserColumns, user_columns
+    from shardfleet_spark.aws.arrow import UserColumns, user_columns
 except ImportError:  # Without numpy, row by row; pyarrow is all that this package asks for.
     user_columns = None  # type: ignore[assignment]
 

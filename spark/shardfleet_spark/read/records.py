@@ -11,7 +11,7 @@ from shardfleet.kpl.envelope import MAGIC, is_framed
 from shardfleet.records import StreamRecord
 
 try:
-    from shardfleet.adapters.kinesis.columns import RecordColumns
+    from shardfleet_spark.aws.columns import RecordColumns
 except ImportError:  # Without numpy no page has them; pyarrow is all that this package asks for.
     RecordColumns = ()  # type: ignore[assignment,misc] # of which nothing is an instance
 

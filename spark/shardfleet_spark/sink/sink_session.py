@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from shardfleet.adapters.clients.account_access import Access, AccountClients
 from shardfleet.adapters.kinesis.shards import list_shards
-from shardfleet.adapters.kinesis.writer import KinesisWriter
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.producer.sending import Producer
-from shardfleet.engine.producer.settings import ProducerSettings, ShardAnswer
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.kinesis_writer import KinesisWriter
+from shardfleet.producer.sending import Producer
+from shardfleet.producer.settings import ProducerSettings, ShardAnswer
 
 if TYPE_CHECKING:
     from shardfleet_spark.options.sink_options import SinkOptions

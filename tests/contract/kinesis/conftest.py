@@ -63,7 +63,7 @@ def free_port():
 
 
 def start_engine():
-    command = [sys.executable, "-P", "-m", "shardfleet.local.kinesis"]
+    command = [sys.executable, "-P", "-m", "shardfleet_local.kinesis"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     told = json.loads(process.stdout.readline())
     key = {name.lower(): value for name, value in told["environment"].items()}

@@ -5,9 +5,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from shardfleet.adapters.kinesis.columns import CBOR_PAGES, RecordColumns
 from shardfleet.adapters.kinesis.wire import open_wire
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet_spark.aws.columns import CBOR_PAGES, RecordColumns
 
 pytestmark = pytest.mark.observed("AWS SDKs for Java, since 2016 (fact K100)")
 ENTRIES = [

@@ -20,9 +20,8 @@ ROOT = Path(__file__).resolve().parents[3]
 # The embedded AWS answers such calls; the test kit and the package of CDK make none.
 PRODUCT = [
     path
-    for folder in ("layer/python/shardfleet", "functions", "spark")
+    for folder in ("layer/python/shardfleet", "functions", "spark", "tools/shardfleet_ops")
     for path in sorted((ROOT / folder).rglob("*.py"))
-    if not {"local", "testing"} & set(path.relative_to(ROOT / folder).parts)
 ]
 # Test, and the calls whose judges would notice there that they answer otherwise than we think.
 JUDGES = {

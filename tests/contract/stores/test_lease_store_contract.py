@@ -30,7 +30,7 @@ from shardfleet.domain.leases.lease import (
 )
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.testing.memory import MemoryLeaseStore
+from shardfleet_testkit.memory import MemoryLeaseStore
 from tests.adapters.lease_strategies import KEY, REAL, free_changes, leases, real_changes
 from tests.contract.stores.conftest import PLACES, WIRED
 

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from shardfleet.adapters.dynamodb.owner_index import DynamoDBOwnerIndex
 from shardfleet.domain.balance.migration import IndexStatus
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.aws.owner_index import DynamoDBOwnerIndex
 
 
 def without_index(tables):

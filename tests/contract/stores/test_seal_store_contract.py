@@ -5,7 +5,9 @@ import uuid
 
 import pytest
 
-from shardfleet.adapters.seal_stores import (
+from shardfleet.adapters.system import SystemClock
+from shardfleet.errors import ConfigurationError
+from shardfleet_spark.aws.seal_stores import (
     BODY,
     EXPIRES,
     ITEM,
@@ -13,8 +15,6 @@ from shardfleet.adapters.seal_stores import (
     DynamoDBSealStore,
     S3SealStore,
 )
-from shardfleet.adapters.system import SystemClock
-from shardfleet.errors import ConfigurationError
 from shardfleet_spark.offsets.file_seals import FileSealStore
 from shardfleet_spark.offsets.seals import (
     MARK,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shardfleet.engine.ports import Conflict, Document, Written
 from shardfleet.errors import ProtocolError, ShardfleetError
-from shardfleet.testing.memory import MemoryStateStore
+from shardfleet_testkit.memory import MemoryStateStore
 from tests.contract.stores.conftest import PLACES, WIRED
 
 run = asyncio.run

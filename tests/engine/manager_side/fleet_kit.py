@@ -10,8 +10,8 @@ from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
 from shardfleet.engine.ports import ListingFilter
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.testing.clock import VirtualClock
-from shardfleet.testing.memory import (
+from shardfleet_testkit.clock import VirtualClock
+from shardfleet_testkit.memory import (
     MemoryEvents,
     MemoryKcl3Store,
     MemoryLauncher,

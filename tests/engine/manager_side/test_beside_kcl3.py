@@ -12,7 +12,7 @@ from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.engine.state.pauses import PauseRecord
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import running_fleet
 from tests.engine.manager_side.test_foreign_holders import JAVA, SharedTable
 

@@ -4,17 +4,17 @@ from dataclasses import replace
 from itertools import pairwise
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse
-from shardfleet.domain.explain.turn_log import Entry, Happening, Place
 from shardfleet.domain.item_size import value_bytes
 from shardfleet.domain.leases.handovers import Handover
 from shardfleet.domain.reasons import Quoted
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.shards import Shard
+from shardfleet.domain.turn_log import Entry, Happening, Place
 from shardfleet.engine.manager.history import History
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.kinds import HANDOVERS
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryStateStore
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import MemoryStateStore
 from tests.engine.manager_side.fleet_kit import Fleet
 
 # Developer Guide, "Constraints in DynamoDB": an item holds 400 KB; the rest is for key and version.

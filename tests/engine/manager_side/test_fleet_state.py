@@ -14,9 +14,9 @@ from shardfleet.engine.ports import Document
 from shardfleet.engine.state.fleet_state import FleetState, slot_body
 from shardfleet.engine.state.kinds import CrashNote
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, StreamReplaced, Throttled
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryStateStore
-from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import MemoryStateStore
+from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN
 
 
 class LostReplies(MemoryStateStore):

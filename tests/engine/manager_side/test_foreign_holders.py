@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.explain.forecast import Question, what_if
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.expiry import Reading, Sighting
 from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.domain.turn import TurnSnapshot
-from shardfleet.testing.clock import run_virtual
+from shardfleet_ops.explain.forecast import Question, what_if
+from shardfleet_testkit.clock import run_virtual
 from tests.domain.builders import a_failure
 from tests.engine.manager_side.fleet_kit import Fleet, shard
 from tests.engine.manager_side.test_paused import pause

@@ -2,8 +2,8 @@
 
 from shardfleet.domain.leases.foreign_owners import Foreign
 from shardfleet.engine.state.sleep_state import NapRecord
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import MemoryStateStore
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import MemoryStateStore
 
 
 def test_another_application_is_noted_as_last_seen_and_forgotten_when_it_is_gone():

@@ -13,7 +13,7 @@ from shardfleet.engine.manager.assigner import Assigner
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.retry import Box
 from shardfleet.errors import OutcomeUnknown
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
 
 OLD, NEW = "f-s0001", "f-s0002"

@@ -11,7 +11,7 @@ from shardfleet.engine.manager.observe import began_ms
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.ports import ListingFilter
 from shardfleet.engine.state.kinds import PIN
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, four_shards, running_fleet, shard
 
 KEYS = [f"shardId-{n:012d}" for n in range(8)]

@@ -5,7 +5,7 @@ from shardfleet.domain.leases.sync import LeaseSyncPlan
 from shardfleet.domain.reasons import EmptyTable
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.engine.retry import CALLS_AT_ONCE
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet
 
 

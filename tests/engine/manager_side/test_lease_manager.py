@@ -16,7 +16,7 @@ from shardfleet.domain.stream.sequence import (
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.ports import ListingFilter
 from shardfleet.errors import OutcomeUnknown, StreamReplaced
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet, shard
 
 

@@ -4,8 +4,8 @@ from shardfleet.domain.cost.estimate import Consumption
 from shardfleet.engine.state import ledger
 from shardfleet.engine.state.ledger import Ledger, day_of
 from shardfleet.errors import Throttled
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import MemoryStateStore
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import MemoryStateStore
 
 NOON = 1_795_262_400_000  # 2026-11-21 12:00 UTC
 DAY = 86_400_000

@@ -7,7 +7,7 @@ import pytest
 from shardfleet.config import MANAGER_EVERY_MS
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.errors import Throttled
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, four_shards, running_fleet
 
 

@@ -10,7 +10,7 @@ from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.errors import ConfigurationError
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet, shard
 
 OURS = [f"shardId-{n:012d}" for n in range(4)]

@@ -9,8 +9,8 @@ from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.engine.state.kinds import PAUSE
 from shardfleet.engine.state.pauses import FLEET, PauseRecord
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import MemoryStateStore
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import MemoryStateStore
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
 
 ANN = Pause("ann", 5, "why not")

@@ -19,9 +19,9 @@ from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.rows import read_rows, write_rows
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import IteratorExpired, ShardGone, Throttled
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import MemoryStateStore
-from shardfleet.testing.memory_stream import MemoryStream
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import MemoryStateStore
+from shardfleet_testkit.memory_stream import MemoryStream
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
 
 HOUR_MS = 3_600_000

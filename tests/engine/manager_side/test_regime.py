@@ -11,7 +11,7 @@ from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.spending import BY_BUDGET, RegimeRecord
 from shardfleet.engine.state.ledger import Ledger
 from shardfleet.engine.state.pauses import PauseRecord
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
 
 # So much is a dollar and a third; the fleet of the kit begins in the first minutes of a day.

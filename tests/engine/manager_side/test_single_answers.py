@@ -15,7 +15,7 @@ from shardfleet.domain.refusals import RefusalKind
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import RightMissing
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet
 from tests.engine.single_answers import KINDS, LANDED, Fault
 

@@ -12,8 +12,8 @@ from shardfleet.domain.slots.usage import Usage
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.worker.slot import SlotRecord
 from shardfleet.errors import ConfigurationError, StaleEpoch, Throttled
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import ProcessEndedError
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import ProcessEndedError
 from tests.engine.manager_side.fleet_kit import Fleet, invocation, running_fleet
 
 

@@ -3,16 +3,16 @@
 from dataclasses import replace
 
 from shardfleet.domain import turn as domain_turn
-from shardfleet.domain.explain.turn_log import Entry, Happening
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.reasons import Quoted
 from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
+from shardfleet.domain.turn_log import Entry, Happening
 from shardfleet.engine.manager import history as turn_history
 from shardfleet.engine.manager.history import KEPT_MS, History, KeptTurn
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.errors import Throttled
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import MemoryStateStore
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import MemoryStateStore
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet, shard
 
 NUMBERS = [f"shardId-{n:012d}" for n in range(8)]

@@ -9,8 +9,8 @@ import pytest
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import Throttled
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.manager_side.fleet_kit import Fleet
 
 HOUR_MS = 3_600_000

@@ -10,7 +10,7 @@ from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.state.sleep_state import NapRecord
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
 from tests.engine.unkind_stream import UnkindStream
 

@@ -15,7 +15,7 @@ from shardfleet.engine.ports import Document
 from shardfleet.engine.state.documents import read_as
 from shardfleet.engine.state.kinds import kind_of
 from shardfleet.engine.state.pauses import PauseRecord
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, four_shards, running_fleet
 from tests.engine.state.damages import CELLS, DOCUMENTS, SECRET, of_a_later_release
 

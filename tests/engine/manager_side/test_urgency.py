@@ -13,7 +13,7 @@ from shardfleet.engine.manager.turn import LATER_MS, LeaseManager
 from shardfleet.engine.retry import ATTEMPTS_MOST, CALLS_AT_ONCE
 from shardfleet.engine.state.kinds import FINISHED as FINISHED_KIND
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet, shard
 
 # 1,000 writes of 60 ms take as long as the 10,000 of 6 ms at which the trouble was found, and

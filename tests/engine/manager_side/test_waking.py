@@ -10,7 +10,7 @@ from shardfleet.engine.state.kinds import GLANCES
 from shardfleet.engine.state.rows import read_rows
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import KeyDenied
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.test_prober import SleepingFleet, key
 from tests.engine.worker_side.steps_kit import Stepped, Steps
 

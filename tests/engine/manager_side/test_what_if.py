@@ -6,8 +6,6 @@ import pytest
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.explain.forecast import Question, what_if
-from shardfleet.domain.explain.turn_log import Happening
 from shardfleet.domain.leases.expiry import Reading, Sighting
 from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.reasons import NoWorkerHasRoom, Pause
@@ -15,10 +13,12 @@ from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.slots.slot import Slot, SlotState, heartbeat
 from shardfleet.domain.turn import TurnSnapshot
-from shardfleet.engine.operate.read import read_snapshot
+from shardfleet.domain.turn_log import Happening
 from shardfleet.errors import ConfigurationError
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet_ops.explain.forecast import Question, what_if
+from shardfleet_ops.operate.read import read_snapshot
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 from tests.domain.builders import a_lease, a_shard
 from tests.engine.manager_side.fleet_kit import ARN, Fleet, running_fleet
 

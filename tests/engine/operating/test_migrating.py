@@ -14,14 +14,14 @@ from shardfleet.domain.reasons import Pause
 from shardfleet.domain.slots.slot import SlotState, end
 from shardfleet.domain.stream.hash_ranges import WHOLE_HASH_SPACE
 from shardfleet.domain.stream.shards import ChildShard
-from shardfleet.engine.operate.migrate import Migrator, trimmed_after
-from shardfleet.engine.operate.pause import Operator
 from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.errors import PositionTrimmed, ShardGone
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryEvents, MemoryOwnerIndex, SeededEntropy
-from shardfleet.testing.memory_stream import MemoryStream
+from shardfleet_ops.operate.migrate import Migrator, trimmed_after
+from shardfleet_ops.operate.pause import Operator
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import MemoryEvents, MemoryOwnerIndex, SeededEntropy
+from shardfleet_testkit.memory_stream import MemoryStream
 from tests.domain.builders import a_lease
 from tests.engine.manager_side.test_beside_kcl3 import BesideKcl3
 from tests.engine.manager_side.test_foreign_holders import JAVA

@@ -10,10 +10,10 @@ from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.domain.stream.sequence import AT_SHARD_END
-from shardfleet.engine.operate.pause import Operator
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.testing.clock import run_virtual
+from shardfleet_ops.operate.pause import Operator
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import (
     ME,
     OTHER,

@@ -6,7 +6,6 @@ import pytest
 
 from shardfleet.domain.cost.spending import Chosen, Regime
 from shardfleet.domain.delivery.stops import MissingShard, StopNote
-from shardfleet.domain.explain.turn_log import Entry, Happening, Place
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.reasons import (
     MayHaveRecords,
@@ -20,14 +19,15 @@ from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.gone_shards import GoneNote
+from shardfleet.domain.turn_log import Entry, Happening, Place
 from shardfleet.engine.manager.history import History
 from shardfleet.engine.manager.spending import RegimeRecord
-from shardfleet.engine.operate.read import read_fleet, read_known, read_snapshot
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.sleep_state import NapRecord
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet_ops.operate.read import read_fleet, read_known, read_snapshot
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 from tests.domain.builders import a_lease
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from shardfleet.domain.leases import changes as lease_changes
-from shardfleet.domain.positions.rewinds import RewindState, RewindTarget
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import (
@@ -16,17 +15,18 @@ from shardfleet.domain.stream.sequence import (
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
-from shardfleet.engine.operate.pause import Operator
-from shardfleet.engine.operate.rewind import Rewinder
 from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import ConfigurationError, OutcomeUnknown
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 from shardfleet.records import StreamRecord
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet_ops.operate.pause import Operator
+from shardfleet_ops.operate.rewind import Rewinder
+from shardfleet_ops.positions.rewinds import RewindState, RewindTarget
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
 
 ANN = Pause("ann", 5)

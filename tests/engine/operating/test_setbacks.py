@@ -15,9 +15,7 @@ import pytest
 
 from shardfleet.domain.delivery.lanes import lane_of
 from shardfleet.domain.leases import changes as lease_changes
-from shardfleet.domain.positions.position_import import plan_import
 from shardfleet.domain.positions.positions import Positions
-from shardfleet.domain.positions.rewinds import RewindState, RewindTarget
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.stream.sequence import (
     AT_LATEST,
@@ -29,9 +27,6 @@ from shardfleet.domain.stream.sequence import (
 )
 from shardfleet.domain.stream.shards import ShardGraph
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
-from shardfleet.engine.operate.pause import Operator
-from shardfleet.engine.operate.positions import PositionImporter
-from shardfleet.engine.operate.rewind import Rewinder
 from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.state.fleet_state import FleetState
@@ -40,8 +35,13 @@ from shardfleet.engine.state.kinds import GENERATION
 from shardfleet.errors import ShardGone
 from shardfleet.events.delivery import PositionLost, RecordSkipped, ShardStopped
 from shardfleet.events.worker import ShardExpired
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import MemoryKcl3Store, MemoryLauncher, SeededEntropy
+from shardfleet_ops.operate.pause import Operator
+from shardfleet_ops.operate.positions import PositionImporter
+from shardfleet_ops.operate.rewind import Rewinder
+from shardfleet_ops.positions.position_import import plan_import
+from shardfleet_ops.positions.rewinds import RewindState, RewindTarget
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import MemoryKcl3Store, MemoryLauncher, SeededEntropy
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, World, a_lease, at, key
 

@@ -13,10 +13,10 @@ from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import PutOutcome
 from shardfleet.kpl.hash_keys import hash_of_partition_key
-from shardfleet.local.kinesis.account import AccountSettings
-from shardfleet.local.kinesis.engine import KinesisEngine
-from shardfleet.local.kinesis.errors import KinesisError
-from shardfleet.local.kinesis.faults import FaultKind
+from shardfleet_local.kinesis.account import AccountSettings
+from shardfleet_local.kinesis.engine import KinesisEngine
+from shardfleet_local.kinesis.errors import KinesisError
+from shardfleet_local.kinesis.faults import FaultKind
 
 NAME = "orders"
 LATENCY_MS = 20

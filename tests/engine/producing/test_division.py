@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.engine.producer.calls import Part, PutCall, checked
-from shardfleet.engine.producer.division import divided, is_recurring
-from shardfleet.engine.producer.lanes import Lanes
-from shardfleet.engine.producer.requests import next_request
-from shardfleet.engine.producer.settings import ProducerSettings
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.calls import Part, PutCall, checked
+from shardfleet.producer.division import divided, is_recurring
+from shardfleet.producer.lanes import Lanes
+from shardfleet.producer.requests import next_request
+from shardfleet.producer.settings import ProducerSettings
 from tests.engine.producing.test_requests import ONE
 
 PACE = {"shard_records_per_s": 1 << 30, "shard_bytes_per_s": 1 << 30}

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.engine.producer import lanes
-from shardfleet.engine.producer.sending import Producer
-from shardfleet.engine.producer.settings import ENTRIES_MOST, ProducerSettings
 from shardfleet.errors import InvalidRecord, Throttled
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet.producer import lanes
+from shardfleet.producer.sending import Producer
+from shardfleet.producer.settings import ENTRIES_MOST, ProducerSettings
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.producing.memory_stream import MemoryStream
 
 SETTINGS = ProducerSettings(aggregate_bytes=4_000, aggregate_records=20, give_up_ms=60_000)

@@ -5,9 +5,6 @@ import asyncio
 import pytest
 
 from shardfleet.domain.reading.flow_control import FlowLimits
-from shardfleet.engine.producer import requests
-from shardfleet.engine.producer.sending import Producer
-from shardfleet.engine.producer.settings import REQUEST_BYTES_MOST, ProducerSettings
 from shardfleet.errors import (
     ConfigurationError,
     InvalidRecord,
@@ -17,8 +14,11 @@ from shardfleet.errors import (
     Unsettled,
 )
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet.producer import requests
+from shardfleet.producer.sending import Producer
+from shardfleet.producer.settings import REQUEST_BYTES_MOST, ProducerSettings
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.producing.memory_stream import MemoryStream
 from tests.engine.producing.test_producer import first_deliveries, numbered
 

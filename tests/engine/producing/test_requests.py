@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from shardfleet.domain.stream.hash_ranges import WHOLE_HASH_SPACE
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.producer.calls import Part, PutCall, checked
-from shardfleet.engine.producer.lanes import Lanes
-from shardfleet.engine.producer.requests import next_request
-from shardfleet.engine.producer.settings import ENTRIES_MOST, ProducerSettings
 from shardfleet.kpl.deaggregate import ExpansionLimits, deaggregate
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.clock import run_virtual
+from shardfleet.producer.calls import Part, PutCall, checked
+from shardfleet.producer.lanes import Lanes
+from shardfleet.producer.requests import next_request
+from shardfleet.producer.settings import ENTRIES_MOST, ProducerSettings
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.producing.memory_stream import MemoryStream
 from tests.engine.producing.test_puts import producer_of
 

@@ -11,11 +11,11 @@ import random
 import pytest
 
 from shardfleet.domain.reading.flow_control import FlowLimits
-from shardfleet.engine.producer.sending import Producer
-from shardfleet.engine.producer.settings import ProducerSettings
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet.producer.sending import Producer
+from shardfleet.producer.settings import ProducerSettings
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.producing.memory_stream import MemoryStream
 from tests.engine.producing.test_producer import first_deliveries
 

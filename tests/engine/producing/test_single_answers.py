@@ -4,7 +4,7 @@ import pytest
 
 from shardfleet.domain.refusals import RefusalKind
 from shardfleet.errors import KeyDenied, RightMissing, ShardfleetError, StreamGone, Throttled
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.producing.memory_stream import MemoryStream
 from tests.engine.producing.test_producer import first_deliveries, numbered
 from tests.engine.producing.test_puts import producer_of

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from shardfleet.engine.producer.sending import Producer
-from shardfleet.engine.producer.settings import ProducerSettings
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet.producer.sending import Producer
+from shardfleet.producer.settings import ProducerSettings
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.producing.embedded_stream import LATENCY_MS, NAME, EmbeddedStream
 
 SHARDS, KEYS_PER_SHARD, PER_SHARD = 4, 40, 2_400

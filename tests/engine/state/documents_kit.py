@@ -15,7 +15,6 @@ from shardfleet.domain.cost.spending import Chosen, Regime
 from shardfleet.domain.delivery.lanes import LanesNote
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.delivery.windows import WindowNote
-from shardfleet.domain.explain.turn_log import Entry, Happening, Place
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.leases.foreign_owners import Foreign
 from shardfleet.domain.leases.handovers import Handover
@@ -32,6 +31,7 @@ from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, StreamIncarnation
+from shardfleet.domain.turn_log import Entry, Happening, Place
 from shardfleet.engine.manager.history import History
 from shardfleet.engine.manager.spending import RegimeRecord
 from shardfleet.engine.ports import Document
@@ -43,8 +43,8 @@ from shardfleet.engine.state.ledger import Ledger
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.rows import write_rows
 from shardfleet.engine.state.sleep_state import NapRecord
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryStateStore
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import MemoryStateStore
 from tests.engine.manager_side.fleet_kit import ARN, Fleet, four_shards
 
 KEY = "shardId-000000000000"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import shardfleet
-from shardfleet.engine.operate.documents import CARE, readable_part
 from shardfleet.engine.state.documents import read_as
 from shardfleet.engine.state.kinds import KINDS, kind_of
+from shardfleet_ops.operate.documents import CARE, readable_part
 from tests.engine.state.damages import CELLS, DOCUMENTS, SECRET, of_a_later_release
 from tests.engine.state.documents_kit import FIXTURES, VERSION, kept, written
 

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import Crash
 
 

@@ -7,7 +7,7 @@ from shardfleet.engine.shard.start import TipMarks, start_position
 from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.delivery import PositionLost, PositionOutlived, ShardStopped
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import World, a_lease, key
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "on_trimmed": "jump"}

@@ -12,13 +12,13 @@ from shardfleet.domain.delivery.lanes import lane_of
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import ask_to_drain
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
-from shardfleet.engine.operate.documents import DocumentWard, MendingFacts
 from shardfleet.engine.state.beside import generation_of, raise_generation
 from shardfleet.engine.state.documents import Documents, UnreadableDocument
 from shardfleet.engine.state.kinds import GENERATION
 from shardfleet.events.delivery import CrashCharged, PositionLost, PositionOutlived
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet_ops.operate.documents import DocumentWard, MendingFacts
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
 

@@ -14,10 +14,10 @@ from shardfleet.engine.retry import Halt, Halted
 from shardfleet.engine.shard.deaggregation import Deaggregator, UserRecords
 from shardfleet.events.delivery import AggregatesNotExpanded
 from shardfleet.events.worker import LeaseLost
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord, varint
+from shardfleet.producer.aggregate import aggregate
 from shardfleet.records import StreamRecord
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import World, key
 
 LARGE = 10 * 1024 * 1024 - 512  # Kinesis takes 10 MiB with the key.

@@ -8,7 +8,7 @@ import pytest
 
 from shardfleet.runtime.handler_call import HandlerCaller
 from shardfleet.runtime.handler_loading import as_handler
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.worker_kit import World, key
 

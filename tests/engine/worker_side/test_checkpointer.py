@@ -17,7 +17,7 @@ from shardfleet.events.worker import (
     OwnWriteRecognised,
     ShardEnded,
 )
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import (
     ME,
     OTHER,

@@ -10,9 +10,9 @@ from shardfleet.engine.shard.crash_notes import CrashNotes, NotedCall
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.delivery import CrashCharged, RecordSkipped
 from shardfleet.events.worker import TurnBegun
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryEvents, MemoryStateStore
-from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import MemoryEvents, MemoryStateStore
+from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, World, a_config, at, key
 

@@ -28,9 +28,9 @@ from shardfleet.events.delivery import (
     RecordSkipped,
     WindowSkipped,
 )
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import ProcessEndedError
-from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import ProcessEndedError
+from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, key
 

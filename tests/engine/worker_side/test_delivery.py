@@ -23,8 +23,8 @@ from shardfleet.events.delivery import (
     ShardStopped,
 )
 from shardfleet.records import Batch, Record
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import ME, World, a_config, at, key
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}

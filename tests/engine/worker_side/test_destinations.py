@@ -14,8 +14,8 @@ from shardfleet.adapters.dead_letters import (
 )
 from shardfleet.events.delivery import RecordNotKept, RecordSkipped
 from shardfleet.runtime.handler_call import EventSource, kinesis_event
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN
 from tests.engine.worker_side.worker_kit import World
 
 FUNCTION = "arn:aws:lambda:eu-central-1:111122223333:function:worker:live"

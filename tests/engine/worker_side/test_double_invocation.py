@@ -11,9 +11,9 @@ from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.worker.slot import SlotRecord
 from shardfleet.errors import OutcomeUnknown
 from shardfleet.events.worker import LeaseAdopted, OwnWriteRecognised, TurnEnded
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import MemoryStateStore
-from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import MemoryStateStore
+from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import ME, World, key
 
 WHO = contextvars.ContextVar("which invocation this task belongs to", default="")

@@ -15,7 +15,7 @@ from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.engine.state.kinds import WINDOW
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.errors import ShardGone, Throttled
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import MemoryWindowStates, World, key
 
 ILL, WELL = 1, (0, 2)

@@ -13,8 +13,8 @@ from shardfleet.engine.state.kinds import FOREIGN, NAP
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events.worker import LeaseAsleep, LeaseReleased
-from shardfleet.kpl.aggregate import AggregateBuilder
-from shardfleet.testing.clock import run_virtual
+from shardfleet.producer.aggregate import AggregateBuilder
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import OTHER, World, a_lease, at, key
 

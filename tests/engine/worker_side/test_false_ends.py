@@ -13,7 +13,7 @@ from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.errors import OutcomeUnknown, ShardGone
 from shardfleet.events.delivery import FalseShardEnd
 from shardfleet.events.worker import ShardEnded, TurnFailed
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import (
     ME,
     OTHER,

@@ -19,9 +19,9 @@ from shardfleet.engine.shard.faults import ShardFaults
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.delivery import ConsumerFailed
 from shardfleet.events.worker import LeaseLost, LeaseUnreadable, ShardEnded
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import SeededEntropy
-from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import SeededEntropy
+from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import World, a_lease, key
 
 ILL = 1

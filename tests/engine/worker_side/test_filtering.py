@@ -5,9 +5,9 @@ import json
 import pytest
 
 from shardfleet.events.delivery import RecordsFiltered
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.clock import run_virtual
+from shardfleet.producer.aggregate import aggregate
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.worker_kit import World, at, key
 

@@ -13,9 +13,9 @@ from shardfleet.errors import HandlerNotLoaded, Throttled
 from shardfleet.events.delivery import BatchFailed, ConsumerFailed, RecordSkipped
 from shardfleet.runtime.function_runner import EVENT_BYTES_LIMIT, FunctionHandlerRunner
 from shardfleet.runtime.handler_call import EventSource
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import SeededEntropy
-from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import SeededEntropy
+from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN
 from tests.engine.worker_side.worker_kit import World, key
 
 SETTINGS = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "handler_function": "orders"}

@@ -12,7 +12,7 @@ from shardfleet.domain.slots.slot import TurnOutcome, announce_assignment
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import Throttled
 from shardfleet.events.worker import LeaseReleased
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import World, a_lease, key
 
 ANN = Pause("ann", 5)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import World, key
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from shardfleet.errors import ConfigurationError
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import World, key
 

@@ -8,9 +8,9 @@ from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import SlotState, announce_assignment, intend_start
 from shardfleet.events.delivery import AggregatesNotExpanded
 from shardfleet.events.worker import HandoverNoticed, LeaseReleased
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import MemoryEvents
-from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import MemoryEvents
+from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
 

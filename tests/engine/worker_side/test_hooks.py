@@ -11,7 +11,7 @@ from shardfleet.domain.slots.slot import TurnOutcome, announce_assignment, ask_t
 from shardfleet.errors import StaleEpoch
 from shardfleet.events.delivery import BatchFailed, ConsumerFailed, ShardStopped
 from shardfleet.events.worker import LeaseLost
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.worker_kit import OTHER, World, a_lease, key
 

@@ -14,8 +14,8 @@ from shardfleet.domain.reading.pages import StartKind
 from shardfleet.errors import IteratorExpired, OutcomeUnknown, PositionTrimmed, Throttled
 from shardfleet.events.delivery import FalseShardEnd, PositionLost, ShardStopped
 from shardfleet.events.worker import TurnFailed
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory_stream import MemoryStream
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory_stream import MemoryStream
 from tests.engine.worker_side.worker_kit import Crash, World, a_lease, at, key
 
 HOUR_MS = 3_600_000

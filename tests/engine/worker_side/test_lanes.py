@@ -14,9 +14,9 @@ from shardfleet.domain.delivery.progress import stands_for
 from shardfleet.errors import ConfigurationError, Throttled
 from shardfleet.events.delivery import ConsumerFailed, ShardStopped
 from shardfleet.events.worker import TurnFailed
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.clock import run_virtual
+from shardfleet.producer.aggregate import aggregate
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import TURN_MS, World, key
 

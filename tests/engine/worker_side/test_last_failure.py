@@ -7,8 +7,8 @@ from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.errors import RightMissing
 from shardfleet.events.worker import TurnBegun
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import World, key
 
 KILLED = "Runtime.ExitError: Runtime exited with error: signal: killed"

@@ -8,7 +8,7 @@ from shardfleet.domain.slots.slot import LeaseOutcome
 from shardfleet.engine.ownership.lease import HeldLease, Instant
 from shardfleet.engine.retry import Halt
 from shardfleet.events.worker import HandoverNoticed, WriteDelayed
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import (
     ME,
     OTHER,

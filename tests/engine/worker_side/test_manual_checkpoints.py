@@ -10,7 +10,7 @@ from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.errors import ConfigurationError
 from shardfleet.events.delivery import CheckpointAwaited, PositionLost
 from shardfleet.events.worker import LeaseAsleep
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.worker_kit import OTHER, World, a_config, key
 

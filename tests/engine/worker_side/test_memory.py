@@ -15,10 +15,10 @@ import tracemalloc
 import pytest
 
 from shardfleet.adapters.kinesis.decode import decode_page
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 from shardfleet.runtime.handler_call import EventSource, kinesis_event
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import World, key
 
 SHARDS = 16

@@ -24,8 +24,8 @@ from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.kinds import GONE, TIP
 from shardfleet.errors import ShardGone
 from shardfleet.events.worker import ShardExpired, ShardMissing
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.worker_side.worker_kit import ME, World, a_lease, key
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "parent_poll_ms": 500}

@@ -9,8 +9,8 @@ from shardfleet.engine.retry import Halt, Halted, Patience, Signal, all_of, each
 from shardfleet.engine.worker.tasks import TurnTasks
 from shardfleet.errors import OutcomeUnknown, StreamGone, Throttled
 from shardfleet.runtime.bootstrap import WRITE_THREADS_MOST
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 
 
 def patience(clock):

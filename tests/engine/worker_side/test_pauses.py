@@ -11,7 +11,7 @@ import pytest
 
 from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.errors import Throttled
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, at, key
 
@@ -247,7 +247,7 @@ def test_an_invocation_may_end_at_any_moment(turn_ms):
 
 SCRIPT = """
 import asyncio
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import World
 
 async def main():

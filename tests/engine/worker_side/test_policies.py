@@ -9,9 +9,9 @@ from shardfleet.domain.delivery.attempts import POLICIES, RETRIES
 from shardfleet.domain.delivery.lanes import lane_of
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.events.delivery import RecordSkipped
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.clock import run_virtual
+from shardfleet.producer.aggregate import aggregate
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Stepped, Steps, process
 from tests.engine.worker_side.worker_kit import World, key
 

@@ -11,9 +11,9 @@ from shardfleet.domain.stream.sequence import AT_LATEST, ExtendedSequenceNumber
 from shardfleet.errors import ConfigurationError, IteratorExpired, OutcomeUnknown, Throttled
 from shardfleet.events.delivery import IteratorRenewed, ReadDelayed
 from shardfleet.events.worker import LeaseLost
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet.producer.aggregate import aggregate
+from shardfleet_testkit.clock import VirtualClock, run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import World, a_config, a_lease, at, key
 

@@ -4,7 +4,7 @@ import pytest
 
 from shardfleet.errors import ConfigurationError
 from shardfleet.events.delivery import RecordSkipped
-from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet_testkit.clock import VirtualClock, run_virtual
 from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.worker_kit import World, a_config, key
 

@@ -12,9 +12,9 @@ from shardfleet.events.delivery import (
     PositionOutlived,
     ShardStopped,
 )
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.testing.clock import run_virtual
+from shardfleet.producer.aggregate import aggregate
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import ME, World, a_lease, at, key
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}

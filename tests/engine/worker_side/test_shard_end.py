@@ -14,8 +14,8 @@ from shardfleet.domain.stream.sequence import (
 from shardfleet.errors import Throttled
 from shardfleet.events.delivery import ConsumerFailed
 from shardfleet.events.worker import ParentsAwaited, ShardEnded
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import (
     ME,

@@ -17,7 +17,7 @@ from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.events.delivery import ConsumerFailed
 from shardfleet.events.worker import TurnFailed
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.single_answers import KINDS, LANDED, Fault
 from tests.engine.worker_side.worker_kit import World, key
 

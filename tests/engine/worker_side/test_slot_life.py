@@ -12,8 +12,8 @@ from shardfleet.domain.slots.slot import SlotState, TurnOutcome, announce_assign
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events.worker import LeaseAdopted, LeaseLost, TurnEnded, TurnFailed, WorkerBeat
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
 
 

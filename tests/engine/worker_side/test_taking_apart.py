@@ -6,10 +6,10 @@ import pytest
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.shard.deaggregation import Deaggregator
-from shardfleet.kpl.aggregate import aggregate
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import aggregate
 from shardfleet.records import Record, StreamRecord
-from shardfleet.testing.memory import MemoryEvents
+from shardfleet_testkit.memory import MemoryEvents
 from tests.engine.worker_side.worker_kit import a_config, key
 
 USERS = [OutgoingRecord("a", b"1"), OutgoingRecord("b", b"2", "77")]

@@ -7,7 +7,7 @@ import pytest
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.events.delivery import PositionLost, PositionOutlived, ShardStopped
 from shardfleet.events.worker import TurnFailed
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.unkind_stream import ARN, NAME, UnkindStream
 from tests.engine.worker_side.worker_kit import World, a_lease, key
 

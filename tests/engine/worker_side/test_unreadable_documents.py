@@ -18,7 +18,7 @@ from shardfleet.engine.state.documents import read_as
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.kinds import PAUSE
 from shardfleet.events.worker import DocumentUnreadable, TurnRefused
-from shardfleet.testing.clock import run_virtual
+from shardfleet_testkit.clock import run_virtual
 from tests.engine.state.damages import CELLS, SECRET
 from tests.engine.worker_side.worker_kit import World, key
 

@@ -18,8 +18,8 @@ from shardfleet.domain.slots.slot import ask_to_drain
 from shardfleet.engine.state.kinds import WINDOW
 from shardfleet.errors import ConfigurationError, Throttled
 from shardfleet.events.delivery import BatchFailed, RecordSkipped, ShardStopped
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import (
     ME,

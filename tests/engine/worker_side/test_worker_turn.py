@@ -16,9 +16,9 @@ from shardfleet.engine.retry import ATTEMPTS_MOST
 from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.errors import ShardGone, StreamGone, Throttled
 from shardfleet.events.worker import SlotDelayed, TurnBegun, TurnEnded, TurnFailed, TurnRefused
-from shardfleet.testing.clock import run_virtual
-from shardfleet.testing.memory import ProcessEndedError
-from shardfleet.testing.memory_handler import MemoryHandler
+from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.memory import ProcessEndedError
+from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import ME, TURN_MS, World, a_lease, at, key
 
 

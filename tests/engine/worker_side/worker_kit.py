@@ -15,8 +15,8 @@ from shardfleet.engine.state.kinds import SLOT
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet.testing.clock import VirtualClock
-from shardfleet.testing.memory import (
+from shardfleet_testkit.clock import VirtualClock
+from shardfleet_testkit.memory import (
     MemoryEvents,
     MemoryLeaseStore,
     MemoryProcess,
@@ -24,8 +24,8 @@ from shardfleet.testing.memory import (
     ProcessEndedError,
     SeededEntropy,
 )
-from shardfleet.testing.memory_handler import MemoryHandler
-from shardfleet.testing.memory_stream import MEMORY_STREAM_ARN, MemoryStream
+from shardfleet_testkit.memory_handler import MemoryHandler
+from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN, MemoryStream
 
 ME = "fleet-s0001"
 OTHER = "fleet-s0002"

@@ -8,7 +8,7 @@ import pytest
 from shardfleet.config import FleetConfig
 from shardfleet.domain.cost.estimate import HOURS_PER_MONTH, Setup, per_month
 from shardfleet.errors import ConfigurationError
-from shardfleet.local.acceptance.plan import SHORT, WHOLE, bucket_name, checked_name, price
+from shardfleet_local.acceptance.plan import SHORT, WHOLE, bucket_name, checked_name, price
 
 COST_PAGE = Path(__file__).resolve().parents[3] / "docs/cost.md"
 

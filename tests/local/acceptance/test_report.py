@@ -2,9 +2,9 @@
 
 import json
 
-from shardfleet.local.acceptance.measured import Measured, Shown, StepRow
-from shardfleet.local.acceptance.plan import SHORT
-from shardfleet.local.acceptance.report import HIDDEN, AcceptanceReport
+from shardfleet_local.acceptance.measured import Measured, Shown, StepRow
+from shardfleet_local.acceptance.plan import SHORT
+from shardfleet_local.acceptance.report import HIDDEN, AcceptanceReport
 
 ACCOUNT = "111122223333"
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from shardfleet.local.acceptance import run as run_module
-from shardfleet.local.acceptance.deployment import NotDestroyed
-from shardfleet.local.acceptance.measured import Measured, Shown
-from shardfleet.local.acceptance.plan import SHORT
-from shardfleet.local.acceptance.run import Acceptance
-from shardfleet.local.acceptance.scene import StepFailed
-from shardfleet.local.acceptance.steps import Step
-from shardfleet.local.aws.deploy import DeploymentFailed, StackOutputs
+from shardfleet_local.acceptance import run as run_module
+from shardfleet_local.acceptance.deployment import NotDestroyed
+from shardfleet_local.acceptance.measured import Measured, Shown
+from shardfleet_local.acceptance.plan import SHORT
+from shardfleet_local.acceptance.run import Acceptance
+from shardfleet_local.acceptance.scene import StepFailed
+from shardfleet_local.acceptance.steps import Step
+from shardfleet_local.aws.deploy import DeploymentFailed, StackOutputs
 
 
 class PretendedDeployment:

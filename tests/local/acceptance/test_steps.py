@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardfleet.local.acceptance.plan import SHORT
-from shardfleet.local.acceptance.scene import StepFailed
-from shardfleet.local.acceptance.steps import replacement
-from shardfleet.testing.clock import VirtualClock, run_virtual
+from shardfleet_local.acceptance.plan import SHORT
+from shardfleet_local.acceptance.scene import StepFailed
+from shardfleet_local.acceptance.steps import replacement
+from shardfleet_testkit.clock import VirtualClock, run_virtual
 
 
 def a_scene(*answers):

@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
-from shardfleet.local.aws.launcher import WorkerProcess
-from shardfleet.local.chaos import killer as killing
-from shardfleet.local.chaos.killer import FREEZE_MS, PAUSE_MS, Killer
+from shardfleet_local.aws.launcher import WorkerProcess
+from shardfleet_local.chaos import killer as killing
+from shardfleet_local.chaos.killer import FREEZE_MS, PAUSE_MS, Killer
 
 
 class StepClock:

@@ -13,9 +13,9 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from shardfleet.local.access import AccessKey
-from shardfleet.local.chaos.faults import WRITES, CallFault, FaultDice, Misfortune
-from shardfleet.local.chaos.proxy import FaultyProxy
+from shardfleet_local.access import AccessKey
+from shardfleet_local.chaos.faults import WRITES, CallFault, FaultDice, Misfortune
+from shardfleet_local.chaos.proxy import FaultyProxy
 
 REPLY = {"Table": "t" * 100_000}
 KEY = AccessKey()

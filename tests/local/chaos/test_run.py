@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.cli import app as application
-from shardfleet.local.chaos import run
-from shardfleet.local.chaos.outcome import ChaosOutcome, result_of, write_result
-from shardfleet.local.chaos.run import ChaosOptions, reshards
-from shardfleet.local.demo.verdict import RunVerdict
+from shardfleet_local.chaos import run
+from shardfleet_local.chaos.outcome import ChaosOutcome, result_of, write_result
+from shardfleet_local.chaos.run import ChaosOptions, reshards
+from shardfleet_local.demo.verdict import RunVerdict
+from shardfleet_ops.cli import app as application
 
 VERDICT = RunVerdict(
     records_in=100,

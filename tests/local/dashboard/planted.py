@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from botocore.exceptions import EndpointConnectionError
 
 from shardfleet.domain.slots.failure import FailureKind
-from shardfleet.local.dashboard.gathering import Gatherer
-from shardfleet.local.dashboard.server import DashboardServer, ShownFleet
-from shardfleet.testing.clock import run_virtual
+from shardfleet_local.dashboard.gathering import Gatherer
+from shardfleet_local.dashboard.server import DashboardServer, ShownFleet
+from shardfleet_testkit.clock import run_virtual
 from tests.cli.clicks_fleet import FIRST, SECOND, clicks_fleet
 from tests.domain.builders import a_failure
 

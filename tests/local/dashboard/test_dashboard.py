@@ -9,21 +9,21 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from shardfleet.domain.explain.fleet_view import (
+from shardfleet.domain.slots.failure import FailureKind
+from shardfleet.domain.slots.slot import SlotState
+from shardfleet.errors import ConfigurationError
+from shardfleet_local.dashboard import page
+from shardfleet_local.dashboard.definition import metric_queries, read_dashboard, units
+from shardfleet_local.dashboard.gathering import AlarmState, Gatherer, Series
+from shardfleet_local.dashboard.server import DashboardServer, ShownFleet
+from shardfleet_local.pages import parts
+from shardfleet_ops.explain.fleet_view import (
     FailureRow,
     FleetSummary,
     LeaseRow,
     LeaseState,
     worst_first,
 )
-from shardfleet.domain.slots.failure import FailureKind
-from shardfleet.domain.slots.slot import SlotState
-from shardfleet.errors import ConfigurationError
-from shardfleet.local.dashboard import page
-from shardfleet.local.dashboard.definition import metric_queries, read_dashboard, units
-from shardfleet.local.dashboard.gathering import AlarmState, Gatherer, Series
-from shardfleet.local.dashboard.server import DashboardServer, ShownFleet
-from shardfleet.local.pages import parts
 from tests.local.dashboard.browser import CHROMIUM, look
 from tests.local.dashboard.planted import planted_reading
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.local.demo.report import write_report
+from shardfleet_local.demo.report import write_report
 from tests.local.dashboard.driven import CHROMEDRIVER, CHROMIUM, MISSING, browser
 from tests.local.dashboard.planted import STATES, served
 from tests.local.demo.builders import an_outcome

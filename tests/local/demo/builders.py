@@ -6,15 +6,15 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.engine.producer.settings import ProducerCounts, Receipt
-from shardfleet.local.demo.feed import SentRecord
-from shardfleet.local.demo.incidents import IncidentLog
-from shardfleet.local.demo.ledger import HandledRecord, LedgerLine
-from shardfleet.local.demo.outcome import Outcome
-from shardfleet.local.demo.recovery import Blackout, Kill, recoveries
-from shardfleet.local.demo.source import Source
-from shardfleet.local.demo.timeline import FleetDisturbance
-from shardfleet.local.demo.verdict import FirstDeliveries, unsettled_leases, verdict
+from shardfleet.producer.settings import ProducerCounts, Receipt
+from shardfleet_local.demo.feed import SentRecord
+from shardfleet_local.demo.incidents import IncidentLog
+from shardfleet_local.demo.ledger import HandledRecord, LedgerLine
+from shardfleet_local.demo.outcome import Outcome
+from shardfleet_local.demo.recovery import Blackout, Kill, recoveries
+from shardfleet_local.demo.source import Source
+from shardfleet_local.demo.timeline import FleetDisturbance
+from shardfleet_local.demo.verdict import FirstDeliveries, unsettled_leases, verdict
 
 BEGAN_MS = 1_790_000_000_000
 

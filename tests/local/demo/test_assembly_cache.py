@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from shardfleet.local.demo import assembly_cache
-from shardfleet.local.demo.assembly_cache import AssemblyCache, default_folder, key_of
-from shardfleet.local.demo.fleet import FleetPlan, synthesized
+from shardfleet_local.demo import assembly_cache
+from shardfleet_local.demo.assembly_cache import AssemblyCache, default_folder, key_of
+from shardfleet_local.demo.fleet import FleetPlan, synthesized
 
 ARTIFACT = {
     "type": "aws:cloudformation:stack",

@@ -1,10 +1,10 @@
 """The feed: steady, a third aggregated, and a note of where each record went."""
 
-from shardfleet.engine.producer.sending import Producer
-from shardfleet.local.demo.feed import FeedPace, InputRecord, feed
-from shardfleet.local.demo.probe.ledger_probe import digest
-from shardfleet.testing.clock import VirtualClock, run_virtual
-from shardfleet.testing.memory import SeededEntropy
+from shardfleet.producer.sending import Producer
+from shardfleet_local.demo.feed import FeedPace, InputRecord, feed
+from shardfleet_local.demo.probe.ledger_probe import digest
+from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.producing.memory_stream import MemoryStream
 
 RECORDS = [InputRecord(n, f"key-{n % 50}", f"data {n}".encode()) for n in range(1, 3001)]

@@ -8,8 +8,8 @@ from botocore.exceptions import ClientError
 
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import Shard
-from shardfleet.local.aws.launcher import WorkerProcess
-from shardfleet.local.demo.incidents import (
+from shardfleet_local.aws.launcher import WorkerProcess
+from shardfleet_local.demo.incidents import (
     THROTTLED_MS,
     Incident,
     IncidentFailed,

@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from shardfleet.local.demo.ledger import DemoLedger
-from shardfleet.local.demo.probe import ledger_probe
-from shardfleet.local.demo.probe.ledger_probe import append, digest, witnessed, witnessed_class
 from shardfleet.records import Batch, Record
 from shardfleet.runtime.handler_loading import as_handler
+from shardfleet_local.demo.ledger import DemoLedger
+from shardfleet_local.demo.probe import ledger_probe
+from shardfleet_local.demo.probe.ledger_probe import append, digest, witnessed, witnessed_class
 
 
 def a_batch(count):

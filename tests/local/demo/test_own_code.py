@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from shardfleet.errors import ConfigurationError
-from shardfleet.local.demo import own_code
-from shardfleet.local.demo.handler_output import HandlerOutput
-from shardfleet.local.demo.own_code import code_files, staged
+from shardfleet_local.demo import own_code
+from shardfleet_local.demo.handler_output import HandlerOutput
+from shardfleet_local.demo.own_code import code_files, staged
 
 
 @pytest.fixture

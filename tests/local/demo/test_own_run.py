@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from shardfleet.domain.explain.fleet_view import failures
 from shardfleet.domain.slots.failure import FailureKind
-from shardfleet.local.demo.own_run import HandledSoFar, OwnRunOptions, is_hopeless, own_run
-from shardfleet.local.demo.source import read_source
+from shardfleet_local.demo.own_run import HandledSoFar, OwnRunOptions, is_hopeless, own_run
+from shardfleet_local.demo.source import read_source
+from shardfleet_ops.explain.fleet_view import failures
 from tests.domain.builders import a_failing_slot
 
 HANDLER = """

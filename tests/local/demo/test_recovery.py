@@ -1,6 +1,6 @@
 """How long a killed worker's shards stood still."""
 
-from shardfleet.local.demo.recovery import Blackout, Kill, recoveries
+from shardfleet_local.demo.recovery import Blackout, Kill, recoveries
 from tests.local.demo.builders import BEGAN_MS, a_line, a_sent, shard_id
 
 KILL = Kill(at_ms=BEGAN_MS + 1_000, pid=1, shard_ids=(shard_id(0),))

@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from shardfleet.local.demo.outcome import result_of, write_result
-from shardfleet.local.demo.report import report_of
-from shardfleet.local.pages.parts import nice_ceiling
+from shardfleet_local.demo.outcome import result_of, write_result
+from shardfleet_local.demo.report import report_of
+from shardfleet_local.pages.parts import nice_ceiling
 from tests.local.demo.builders import an_outcome, shard_id
 
 

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from shardfleet.errors import ConfigurationError
-from shardfleet.local.demo import source
-from shardfleet.local.demo.source import click_stream, read_source
+from shardfleet_local.demo import source
+from shardfleet_local.demo.source import click_stream, read_source
 
 
 @pytest.fixture

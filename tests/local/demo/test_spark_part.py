@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardfleet.domain.delivery.record_ids import with_record_id
-from shardfleet.local.demo.feed import InputRecord
-from shardfleet.local.demo.outcome import result_of
-from shardfleet.local.demo.spark_part import (
+from shardfleet_local.demo.feed import InputRecord
+from shardfleet_local.demo.outcome import result_of
+from shardfleet_local.demo.spark_part import (
     MicroBatch,
     SparkOutcome,
     archived_rows,
@@ -19,7 +19,7 @@ from shardfleet.local.demo.spark_part import (
     integer_fields,
     micro_batch,
 )
-from shardfleet.local.demo.spark_section import spark_section
+from shardfleet_local.demo.spark_section import spark_section
 from tests.local.demo.builders import an_outcome
 
 

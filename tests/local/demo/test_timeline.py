@@ -1,7 +1,7 @@
 """Lag and throughput of each shard over time, and the live counts."""
 
-from shardfleet.local.demo.progress import Progress, shard_views
-from shardfleet.local.demo.timeline import shard_series
+from shardfleet_local.demo.progress import Progress, shard_views
+from shardfleet_local.demo.timeline import shard_series
 from tests.local.demo.builders import BEGAN_MS, a_lease, a_line, a_sent, a_shard, shard_id
 
 

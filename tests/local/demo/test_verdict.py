@@ -1,6 +1,6 @@
 """The verdict: each thing that can go wrong is seen, and only that."""
 
-from shardfleet.local.demo.verdict import unsettled_leases, verdict
+from shardfleet_local.demo.verdict import unsettled_leases, verdict
 from tests.local.demo.builders import a_lease, a_line, a_sent, a_shard, shard_id
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardfleet.local.emr_serverless.engine import EmrServerless
-from shardfleet.local.emr_serverless.lives import Delays, Work
+from shardfleet_local.emr_serverless.engine import EmrServerless
+from shardfleet_local.emr_serverless.lives import Delays, Work
 
 START_S = 1_800_000_000.0
 ROLE = "arn:aws:iam::111122223333:role/job"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardfleet.local.emr_serverless.lives import ApplicationState, RunState, Work
-from shardfleet.local.emr_serverless.requests import MODEL, EmrServerlessError
+from shardfleet_local.emr_serverless.lives import ApplicationState, RunState, Work
+from shardfleet_local.emr_serverless.requests import MODEL, EmrServerlessError
 
 DAY_S = 24 * 60 * 60
 

@@ -4,8 +4,8 @@ from base64 import b64decode, b64encode
 
 import pytest
 
-from shardfleet.local.kinesis.account import AccountSettings
-from shardfleet.local.kinesis.engine import KinesisEngine
+from shardfleet_local.kinesis.account import AccountSettings
+from shardfleet_local.kinesis.engine import KinesisEngine
 
 START_S = 1_800_000_000.0
 HASH_KEYS = 1 << 128

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from shardfleet.local.kinesis.account import Phases
+from shardfleet_local.kinesis.account import Phases
 
 SHARD = "shardId-000000000000"
 PATIENCE_S = 30
@@ -20,7 +20,7 @@ def consumer(kinesis):
 @pytest.fixture(autouse=True)
 def no_heartbeats(monkeypatch):
     """What is pushed is pushed because something happened, not because time passed."""
-    monkeypatch.setattr("shardfleet.local.kinesis.subscriptions.HEARTBEAT_MS", 3_600_000)
+    monkeypatch.setattr("shardfleet_local.kinesis.subscriptions.HEARTBEAT_MS", 3_600_000)
 
 
 def register(kinesis, name="c"):
@@ -152,7 +152,7 @@ def test_the_first_event_names_a_place_to_go_on_from_even_when_empty(kinesis, co
 
 
 def test_a_subscription_ends_after_five_minutes(kinesis, consumer, clock, monkeypatch):
-    monkeypatch.setattr("shardfleet.local.kinesis.subscriptions.HEARTBEAT_MS", 5_000)
+    monkeypatch.setattr("shardfleet_local.kinesis.subscriptions.HEARTBEAT_MS", 5_000)
 
     async def scenario():
         async with aclosing(subscribe(kinesis, consumer).events()) as events:

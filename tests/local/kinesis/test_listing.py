@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.local.kinesis.account import Phases
+from shardfleet_local.kinesis.account import Phases
 
 HOUR = 3600
 

@@ -1,6 +1,6 @@
 """What CloudWatch would be told."""
 
-from shardfleet.local.kinesis.metrics import MetricSample
+from shardfleet_local.kinesis.metrics import MetricSample
 
 SHARD = "shardId-000000000000"
 
@@ -67,7 +67,7 @@ def test_samples_are_statistic_sets_per_second_handed_out_once(kinesis, clock):
 
 
 def test_undrained_samples_do_not_pile_up_for_ever(kinesis, clock, monkeypatch):
-    monkeypatch.setattr("shardfleet.local.kinesis.metrics.MOST_SAMPLES", 30)
+    monkeypatch.setattr("shardfleet_local.kinesis.metrics.MOST_SAMPLES", 30)
     kinesis.create(1)
     for _ in range(50):
         kinesis.put()

@@ -3,9 +3,9 @@
 import botocore.session
 import pytest
 
-from shardfleet.local.kinesis.account import AccountSettings
-from shardfleet.local.kinesis.engine import OPERATIONS, KinesisEngine
-from shardfleet.local.kinesis.errors import KinesisError
+from shardfleet_local.kinesis.account import AccountSettings
+from shardfleet_local.kinesis.engine import OPERATIONS, KinesisEngine
+from shardfleet_local.kinesis.errors import KinesisError
 
 MODEL = botocore.session.get_session().get_service_model("kinesis")
 ARN = "arn:aws:kinesis:us-east-1:000000000000:stream/s"

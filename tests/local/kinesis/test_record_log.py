@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardfleet.local.kinesis.record_log import RecordLog, StoredRecord
-from shardfleet.local.kinesis.sequence import SequenceMint
+from shardfleet_local.kinesis.record_log import RecordLog, StoredRecord
+from shardfleet_local.kinesis.sequence import SequenceMint
 
 # More than twice what the log lets pile up before it gives memory back.
 MANY = 10_000

@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from shardfleet.local.access import AccessKey, Door
-from shardfleet.local.kinesis.account import AccountSettings
-from shardfleet.local.kinesis.engine import KinesisEngine
-from shardfleet.local.kinesis.server import Connection
-from shardfleet.local.kinesis.service import KinesisService
+from shardfleet_local.access import AccessKey, Door
+from shardfleet_local.kinesis.account import AccountSettings
+from shardfleet_local.kinesis.engine import KinesisEngine
+from shardfleet_local.kinesis.server import Connection
+from shardfleet_local.kinesis.service import KinesisService
 
 PATIENCE_S = 60
 TARGET = "X-Amz-Target: Kinesis_20131202"
@@ -109,7 +109,7 @@ def test_connection_close_is_honoured(exchange):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_program_says_where_it_listens_and_stops_when_told(number):
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "shardfleet.local.kinesis", "--creating-ms", "5"],
+        [sys.executable, "-P", "-m", "shardfleet_local.kinesis", "--creating-ms", "5"],
         stdout=subprocess.PIPE,
         text=True,
     )

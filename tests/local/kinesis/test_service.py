@@ -6,9 +6,9 @@ import json
 import cbor2
 import pytest
 
-from shardfleet.local.kinesis.account import AccountSettings
-from shardfleet.local.kinesis.engine import KinesisEngine
-from shardfleet.local.kinesis.service import KinesisService, ministack_handler
+from shardfleet_local.kinesis.account import AccountSettings
+from shardfleet_local.kinesis.engine import KinesisEngine
+from shardfleet_local.kinesis.service import KinesisService, ministack_handler
 
 PATIENCE_S = 30
 SIGNATURE = "AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20261120/eu-west-1/kinesis/aws4_..."

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.local.kinesis.account import Phases
+from shardfleet_local.kinesis.account import Phases
 
 
 def test_without_phases_a_stream_is_active_at_once_and_gone_at_once(kinesis, refused):

@@ -4,8 +4,8 @@ import cbor2
 import pytest
 from botocore.eventstream import EventStreamBuffer
 
-from shardfleet.local.kinesis import wire
-from shardfleet.local.kinesis.errors import KinesisError
+from shardfleet_local.kinesis import wire
+from shardfleet_local.kinesis.errors import KinesisError
 
 JSON, CBOR = wire.JSON, wire.CBOR
 

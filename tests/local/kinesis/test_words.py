@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from shardfleet.local.kinesis.account import Phases
+from shardfleet_local.kinesis.account import Phases
 
 CASES = {}
 

@@ -7,7 +7,7 @@ import uuid
 import pytest
 from ministack.services import cloudwatch as cloudwatch_service
 
-from shardfleet.local.aws.alarms import decide, evaluate
+from shardfleet_local.aws.alarms import decide, evaluate
 
 POINTS = {"0": False, "X": True, "-": None}
 M3 = {"EvaluationPeriods": 3, "DatapointsToAlarm": 3}

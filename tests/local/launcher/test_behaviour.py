@@ -5,8 +5,8 @@ import time
 import pytest
 from botocore.exceptions import ClientError
 
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.aws.settings import AwsBehaviour
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.settings import AwsBehaviour
 
 pytestmark = pytest.mark.processes
 

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from shardfleet.local.aws.cloudwatch import embedded_metrics, from_query, to_xml
+from shardfleet_local.aws.cloudwatch import embedded_metrics, from_query, to_xml
 
 
 def test_the_query_protocol_is_read_into_maps_and_lists():

@@ -10,7 +10,7 @@ import pytest
 from botocore.handlers import json_decode_template_body
 
 from shardfleet.errors import ConfigurationError
-from shardfleet.local.aws.deploy import TEMPLATE_BODY_LIMIT, DeploymentFailed, deploy, zip_folder
+from shardfleet_local.aws.deploy import TEMPLATE_BODY_LIMIT, DeploymentFailed, deploy, zip_folder
 
 BUCKET = "cdk-hnb659fds-assets-${AWS::AccountId}-${AWS::Region}"
 TRUST = {

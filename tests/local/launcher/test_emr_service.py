@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.launcher import EmbeddedAws
 
 pytestmark = pytest.mark.processes
 

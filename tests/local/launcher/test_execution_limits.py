@@ -6,8 +6,8 @@ import uuid
 import pytest
 from botocore.exceptions import ClientError
 
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.aws.settings import AwsBehaviour
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.settings import AwsBehaviour
 
 pytestmark = pytest.mark.processes
 

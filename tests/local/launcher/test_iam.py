@@ -8,7 +8,7 @@ from botocore.config import Config
 
 from shardfleet.adapters.kinesis.wire import open_wire
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.launcher import EmbeddedAws
 
 pytestmark = pytest.mark.processes
 

@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from shardfleet.local.aws.lambda_environment import (
+from shardfleet_local.aws.lambda_environment import (
     UnpackFailed,
     process_environment,
     search_path,

@@ -4,7 +4,7 @@ import pytest
 from ministack.core.responses import request_scope
 from ministack.services import cloudwatch_logs
 
-from shardfleet.local.aws.lambda_logs import SandboxLog
+from shardfleet_local.aws.lambda_logs import SandboxLog
 
 PLACE = ("111122223333", "us-east-1")
 CONFIG = {"FunctionName": "f", "LoggingConfig": {"LogGroup": "group-of-the-stack"}}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.local.aws.launcher import EmbeddedAws, EmbeddedAwsFailed
-from shardfleet.local.aws.patches import MinistackMismatch, Patch, check, missing_names
-from shardfleet.local.aws.server import patches
+from shardfleet_local.aws.launcher import EmbeddedAws, EmbeddedAwsFailed
+from shardfleet_local.aws.patches import MinistackMismatch, Patch, check, missing_names
+from shardfleet_local.aws.server import patches
 
 pytestmark = pytest.mark.processes
 
@@ -53,7 +53,7 @@ def test_a_server_that_cannot_start_shows_its_log(monkeypatch):
     aws = EmbeddedAws()
     monkeypatch.setattr(aws, "_server_environment", lambda: {"PATH": os.defpath})
     monkeypatch.setattr(
-        "shardfleet.local.aws.settings.ServerSettings.to_json", lambda _: '{"no_such_setting": 1}'
+        "shardfleet_local.aws.settings.ServerSettings.to_json", lambda _: '{"no_such_setting": 1}'
     )
     with pytest.raises(EmbeddedAwsFailed, match=r"ended while starting(.|\n)*KeyError: 'behaviou"):
         aws.start()
@@ -106,7 +106,7 @@ def test_stopping_leaves_no_process_and_no_file(tmp_path, monkeypatch, eventuall
 
 ORPHANING = """
 import sys, time
-from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.launcher import EmbeddedAws
 aws = EmbeddedAws().start()
 client = aws.client("lambda")
 client.create_function(FunctionName="f", Runtime="python3.13", Handler="index.handler",

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from shardfleet.local.aws.log_queries import statistics
+from shardfleet_local.aws.log_queries import statistics
 
 QUERY = """filter message = "LeaseBehind"
 | stats max(lag_ms) as greatest_lag_ms by lease_key

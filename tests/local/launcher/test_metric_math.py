@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardfleet.local.aws.metric_math import MetricMathError, MetricScope, as_series, evaluate
+from shardfleet_local.aws.metric_math import MetricMathError, MetricScope, as_series, evaluate
 
 GRID = [0, 60, 120, 180]
 SERIES = {

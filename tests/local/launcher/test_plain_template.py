@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from shardfleet.cli import app as application
+from shardfleet_ops.cli import app as application
 from tests.local.launcher.conftest import ROLE_FOR_ALL
 
 HASH = "0123456789abcdef" * 4

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from shardfleet.local.aws.deploy import StackOutputs
-from shardfleet.local.demo.reloading import DeployedHandler, Reloader
+from shardfleet_local.aws.deploy import StackOutputs
+from shardfleet_local.demo.reloading import DeployedHandler, Reloader
 
 pytestmark = pytest.mark.processes
 

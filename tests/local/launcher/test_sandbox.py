@@ -9,8 +9,8 @@ import pytest
 from botocore.exceptions import ClientError, WaiterError
 
 from shardfleet.config import FleetConfig
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.aws.settings import AwsBehaviour
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.settings import AwsBehaviour
 from tests.local.launcher.conftest import functions_of
 
 pytestmark = pytest.mark.processes

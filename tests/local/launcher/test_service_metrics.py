@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from shardfleet.local.aws.service_metrics import queue_metrics
+from shardfleet_local.aws.service_metrics import queue_metrics
 
 MACHINE = {
     "StartAt": "End",

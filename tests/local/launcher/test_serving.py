@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.aws.serving import serve
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.serving import serve
 from tests.local.launcher.conftest import write_assembly
 
 pytestmark = pytest.mark.processes

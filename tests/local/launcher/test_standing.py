@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet.cli import app as application
 from shardfleet.errors import ConfigurationError
-from shardfleet.local.aws.launcher import EmbeddedAws
-from shardfleet.local.aws.serving import serve
-from shardfleet.local.aws.standing import Standing, lines_of
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.serving import serve
+from shardfleet_local.aws.standing import Standing, lines_of
+from shardfleet_ops.cli import app as application
 from tests.local.launcher.conftest import write_assembly
 
 

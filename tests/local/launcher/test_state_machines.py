@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from shardfleet.local.aws.state_machines import retry_delay_s
+from shardfleet_local.aws.state_machines import retry_delay_s
 
 
 @pytest.mark.parametrize(

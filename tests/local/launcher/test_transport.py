@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.launcher import EmbeddedAws
 
 TLS_ONLY = {
     "Version": "2012-10-17",

@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 
-from shardfleet.testing.simulation import Options
-from shardfleet.testing.simulation.faults import FaultMix
-from shardfleet.testing.simulation.shapes import Shape
+from shardfleet_testkit.simulation import Options
+from shardfleet_testkit.simulation.faults import FaultMix
+from shardfleet_testkit.simulation.shapes import Shape
 
 _OF_SHAPES = frozenset(field.name for field in fields(Shape))
 _RESTLESS: dict[str, object] = {

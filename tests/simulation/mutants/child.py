@@ -15,7 +15,7 @@ def main(name: str, first: int, last: int) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     infect(mutant)
     # Only now: what is imported before the infection stays sound.
-    from shardfleet.testing.simulation import run_seed  # noqa: PLC0415
+    from shardfleet_testkit.simulation import run_seed  # noqa: PLC0415
     from tests.simulation.mutants.arenas import ARENAS  # noqa: PLC0415
 
     found: dict[str, object] = {"seed": None, "checker": "", "text": ""}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[3] / "layer" / "python" / "shardfleet"
+_ROOT = Path(__file__).parents[3]
+_LIBRARY, _TOOLS = _ROOT / "layer/python/shardfleet", _ROOT / "tools"
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,8 @@ class Edit:
     One replacement in one file.
 
     Attributes:
-        file: below the package, e.g. ``domain/leases/changes.py``.
+        file: below the library, e.g. ``domain/leases/changes.py``, or below `tools/`, e.g.
+            ``shardfleet_ops/operate/rewind.py``.
         old: found exactly once in it.
         new: what takes its place.
 
@@ -27,7 +29,13 @@ class Edit:
     @property
     def module(self) -> str:
         """Return the name of the module that is edited."""
-        return "shardfleet." + self.file.removesuffix(".py").replace("/", ".")
+        name = self.file.removesuffix(".py").replace("/", ".")
+        return name if self.path.is_relative_to(_TOOLS) else f"shardfleet.{name}"
+
+    @property
+    def path(self) -> Path:
+        """Return where the file is."""
+        return (_TOOLS if self.file.startswith("shardfleet_") else _LIBRARY) / self.file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

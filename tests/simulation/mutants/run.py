@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from shardfleet.testing.simulation import run_seed
+from shardfleet_testkit.simulation import run_seed
 from tests.simulation.mutants.arenas import ARENAS
 from tests.simulation.mutants.catalogue import MUTANTS
 from tests.simulation.mutants.mutant import Mutant

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulation.mutants.mutant import mutant
 
 STAMPS, TIPS = "domain/leases/stamps.py", "engine/shard/start.py"
-REWIND, IMPORT = "engine/operate/rewind.py", "engine/operate/positions.py"
+REWIND, IMPORT = "shardfleet_ops/operate/rewind.py", "shardfleet_ops/operate/positions.py"
 
 _STAMPS = "tests/domain/test_stamps.py"
 _SETBACKS = "tests/engine/operating/test_setbacks.py"
@@ -49,7 +49,7 @@ SETBACKS = (
         "who ends a shard leaves its generation as it is",
         "H20",
         (
-            "engine/operate/pause.py",
+            "shardfleet_ops/operate/pause.py",
             (
                 "            await raise_generation("
                 "self.state.store, key, now_ms=self.clock.now_ms())\n"

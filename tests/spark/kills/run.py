@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import patch
 
-from shardfleet.local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.launcher import EmbeddedAws
 from tests.spark.kills.cluster import Cluster
 from tests.spark.kills.driver import Driver
 from tests.spark.kills.one_run import Plan, Run, discard, make_table

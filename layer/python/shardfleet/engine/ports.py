@@ -3,7 +3,7 @@ The ports: everything the engine asks of the world.
 
 ``Protocol``s of at most seven methods. An answer that is part of the protocol is a value (``Applied
 | Lost | Gone``, ``Written | Conflict``); what is no answer is an exception of
-:mod:`shardfleet.errors`. Implementations: adapters (AWS), :mod:`shardfleet.testing` (memory).
+:mod:`shardfleet.errors`. Implementations: adapters (AWS), :mod:`shardfleet_testkit` (memory).
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from typing import ParamSpec, TypeVar
 
 from shardfleet.domain.balance.by_count import Assignment, AssignmentKind
 from shardfleet.domain.balance.strategy import change_of
-from shardfleet.domain.explain.turn_log import Happening
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.reasons import ExchangedToEvenOut, LeaseChanged, SlotEnds
 from shardfleet.domain.slots.slot import Slot, SlotState, announce_assignment
+from shardfleet.domain.turn_log import Happening
 from shardfleet.engine.ports import EventSink, LeaseStore
 from shardfleet.engine.retry import Box, each_of
 from shardfleet.engine.state.fleet_state import FleetState

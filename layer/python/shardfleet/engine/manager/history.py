@@ -17,7 +17,9 @@ from zlib import crc32
 
 import msgspec
 
-from shardfleet.domain.explain.turn_log import (
+from shardfleet.domain.item_size import fitting
+from shardfleet.domain.reasons import ThereAlready
+from shardfleet.domain.turn_log import (
     TELLING,
     Entry,
     Happening,
@@ -29,8 +31,6 @@ from shardfleet.domain.explain.turn_log import (
     place_of_row,
     places_after,
 )
-from shardfleet.domain.item_size import fitting
-from shardfleet.domain.reasons import ThereAlready
 from shardfleet.engine.manager.report import TurnReport, plan_body
 from shardfleet.engine.ports import EventSink, StateStore, Written
 from shardfleet.engine.state.documents import Documents

@@ -107,7 +107,7 @@ class Lock(msgspec.Struct, frozen=True):
 
 
 class EntryRow(msgspec.Struct, frozen=True, array_like=True):
-    """An entry of a turn, as :meth:`shardfleet.domain.explain.turn_log.Entry.row` writes it."""
+    """An entry of a turn, as :meth:`shardfleet.domain.turn_log.Entry.row` writes it."""
 
     what: str
     subject: str

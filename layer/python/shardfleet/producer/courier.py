@@ -1,0 +1,268 @@
+"""
+Requests out, answers in: the part of a producer that talks to the stream.
+
+It runs as one task while records wait, and not at all otherwise. A call to the stream is never
+cancelled half-way by the producer; if the loop is shut down, what was in flight goes back to its
+lane, because nobody knows whether it arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+
+from shardfleet.engine.ports import Clock, Entropy, PutOutcome, StreamWriter
+from shardfleet.engine.retry import ATTEMPTS_MOST
+from shardfleet.errors import OutcomeUnknown, StreamGone, Throttled, Unsettled
+from shardfleet.producer.calls import Part, all_records
+from shardfleet.producer.lanes import Lanes
+from shardfleet.producer.requests import Portion, Request, RequestEntry, next_request
+from shardfleet.producer.settings import (
+    ProducerCounts,
+    ProducerSettings,
+    ShardAnswer,
+)
+
+_LISTINGS_MOST = 5
+_NOT_ACCEPTED = PutOutcome(error_code="NotAccepted")
+
+
+class Courier:
+    """
+    Carries the records of the lanes to the stream.
+
+    Args:
+        writer: the stream.
+        clock: for pauses and pace.
+        entropy: for jitter.
+        settings: limits.
+        observe: called with what each request did to each shard.
+        on_failure: called when no call that is open can be carried on with, with the reason.
+
+    Attributes:
+        lanes: what waits.
+        counts: what has happened so far.
+
+    """
+
+    def __init__(
+        self,
+        writer: StreamWriter,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        settings: ProducerSettings,
+        observe: Callable[[ShardAnswer], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._entropy = entropy
+        self._settings = settings
+        self._observe = observe
+        self._on_failure = on_failure
+        self._running: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._listing = asyncio.Lock()
+        self._refusal: Exception | None = None  # of the last request as a whole
+        self._denials = 0  # requests in a row of which it was said that there is no such stream
+        self.lanes = Lanes(settings)
+        self.counts = ProducerCounts()
+
+    def accept(self, part: Part, *, due_ms: float) -> None:
+        """Take records, and see to it that somebody carries them; needs a running event loop."""
+        self.lanes.accept(part, due_ms=due_ms, now_ms=self._clock.monotonic_ms())
+        self._see_to_it()
+
+    def hurry(self) -> None:
+        """Let nothing linger any longer."""
+        self.lanes.hurry(self._clock.monotonic_ms())
+        self._see_to_it()
+
+    def _see_to_it(self) -> None:
+        if self.lanes.anything_waits and (self._running is None or self._running.done()):
+            # Made anew with each task: the next call may come from another event loop.
+            self._changed, self._listing = asyncio.Event(), asyncio.Lock()
+            self._running = asyncio.create_task(self._run(), name="shardfleet producer")
+        self._changed.set()
+
+    async def _run(self) -> None:
+        """Carry until nothing waits."""
+        in_flight: set[asyncio.Task[None]] = set()
+        try:
+            if not self.lanes.map.shards:
+                await self._learn()
+            while in_flight or self.lanes.anything_waits:
+                self._changed.clear()
+                while len(in_flight) < self._settings.requests_most:
+                    now_ms = self._clock.monotonic_ms()
+                    request = next_request(self.lanes, self._settings, now_ms=now_ms)
+                    if request is None:
+                        break
+                    task = asyncio.create_task(self._carry(request), name="PutRecords")
+                    in_flight.add(task)
+                    task.add_done_callback(in_flight.discard)
+                    task.add_done_callback(lambda _: self._changed.set())
+                await self._wait(full=len(in_flight) >= self._settings.requests_most)
+        except Exception as error:  # noqa: BLE001 - no caller may wait for a task that has ended
+            await asyncio.gather(*in_flight)
+            # Records that were being taken for a request are in no lane; some lanes are left busy.
+            self.lanes = Lanes(self._settings)
+            self._on_failure(error)
+        finally:
+            for task in in_flight:
+                task.cancel()
+
+    async def _wait(self, *, full: bool) -> None:
+        """Wait until an answer or a record comes, or a lane is ready."""
+        now_ms = self._clock.monotonic_ms()
+        at_ms = math.inf if full else self.lanes.next_at_ms(now_ms)
+        if at_ms == math.inf:
+            await self._changed.wait()
+            return
+        seconds = max(0.0, at_ms - now_ms) / 1000
+        ready = asyncio.get_running_loop().call_later(seconds, self._changed.set)
+        try:
+            await self._changed.wait()
+        finally:
+            ready.cancel()
+
+    async def _carry(self, request: Request) -> None:
+        """Send one request and bring everything back that was not accepted."""
+        try:
+            outcomes = await self._put(request)
+            await self._learn_from(request, outcomes)
+            self._settle(request, outcomes)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
+            for part in (part for portion in request.portions for part in portion.parts):
+                part.call.fail(error, len(part))
+        except asyncio.CancelledError:
+            for portion in request.portions:
+                portion.again = list(portion.parts)
+            raise
+        finally:
+            now_ms = self._clock.monotonic_ms()
+            for portion in request.portions:
+                self.lanes.arrive(portion.lane, portion.again, now_ms=now_ms)
+
+    async def _put(self, request: Request) -> Sequence[PutOutcome]:
+        puts = request.puts
+        self.counts.requests += 1
+        try:
+            outcomes = await self._writer.put_records(puts)
+        except StreamGone as error:  # Once may be a lie.
+            self._denials += 1
+            if self._denials >= ATTEMPTS_MOST:
+                raise
+            self._refusal = error
+        except (Throttled, OutcomeUnknown) as error:
+            self._refusal = error
+            self.counts.unanswered += isinstance(error, OutcomeUnknown)
+        else:
+            self._refusal, self._denials = None, 0
+            return outcomes
+        return [_NOT_ACCEPTED] * len(puts)
+
+    async def _learn_from(self, request: Request, outcomes: Sequence[PutOutcome]) -> None:
+        """List the shards if an answer names one that was not expected."""
+        answers = iter(outcomes)
+        for portion in request.portions:
+            for outcome in (next(answers) for _ in portion.entries):
+                shard_id = outcome.shard_id
+                if shard_id is None or shard_id == portion.lane.shard_id:
+                    continue
+                async with self._listing:
+                    # Another request may have met the same shard and listed meanwhile.
+                    if not self.lanes.map.takes_records(shard_id):
+                        await self._learn()
+
+    async def _learn(self) -> None:
+        """List the shards; if that is throttled for too long, what is known stays."""
+        flow = self._settings.flow
+        for attempt in range(_LISTINGS_MOST):
+            try:
+                self.counts.listings += 1
+                found = await self._writer.list_shards()
+            except Throttled:
+                delay_ms = min(flow.pause_first_ms << attempt, flow.pause_most_ms)
+                await self._clock.sleep_ms(self._jittered(delay_ms))
+            else:
+                self.lanes.learn(found, now_ms=self._clock.monotonic_ms())
+                return
+
+    def _settle(self, request: Request, outcomes: Sequence[PutOutcome]) -> None:
+        """Hand out receipts, and note what goes again."""
+        answers = iter(outcomes)
+        for portion in request.portions:
+            refused = 0
+            back: list[Part] = []
+            for entry in portion.entries:
+                outcome = next(answers)
+                if outcome.shard_id is None or outcome.sequence_number is None:
+                    refused += 1
+                    back += entry.parts
+                    continue
+                self.counts.entries += 1
+                if self._is_misrouted(portion, entry, outcome.shard_id):
+                    self.counts.misrouted += 1
+                    back += entry.parts
+                else:
+                    self._hand_out(entry, outcome.shard_id, outcome.sequence_number)
+            self.counts.refused += refused
+            self._adapt(portion, refused)
+            portion.again = self._not_too_late(back)
+
+    def _is_misrouted(self, portion: Portion, entry: RequestEntry, shard_id: str) -> bool:
+        """Tell whether a consumer with Java's rule would drop the aggregate."""
+        if not entry.aggregated or shard_id == portion.lane.shard_id:
+            return False
+        return not all(self.lanes.owns(shard_id, each) for each in all_records(entry.parts))
+
+    def _hand_out(self, entry: RequestEntry, shard_id: str, sequence_number: str) -> None:
+        sub = 0
+        for part in entry.parts:
+            first = sub if entry.aggregated else None
+            part.call.accept(part, shard_id, sequence_number, first=first)
+            sub += len(part)
+        self.counts.accepted += sub
+
+    def _adapt(self, portion: Portion, refused: int) -> None:
+        """Let the lane's flow follow the answer, and begin the pause."""
+        lane, counts = portion.lane, self.counts
+        self.lanes.judge(lane, sent=len(portion.entries), refused=refused)
+        flow, now_ms = lane.flow, self._clock.monotonic_ms()
+        lane.not_before_ms = now_ms + self._jittered(flow.pause_ms) if flow.pause_ms else 0
+        counts.pause_most_ms = max(counts.pause_most_ms, flow.pause_ms)
+        counts.batch_least = min(flow.batch, counts.batch_least or flow.batch)
+        self._observe(
+            ShardAnswer(
+                shard_id=lane.shard_id,
+                at_ms=now_ms,
+                sent=len(portion.entries),
+                refused=refused,
+                batch=flow.batch,
+                pause_ms=flow.pause_ms,
+            )
+        )
+
+    def _not_too_late(self, parts: Sequence[Part]) -> list[Part]:
+        """Give up what has been refused for too long; return the rest."""
+        now_ms = self._clock.monotonic_ms()
+        late = [part for part in parts if now_ms > part.call.until_ms]
+        for part in late:
+            part.call.fail(self._why_given_up(part.call.left), len(part))
+        return [part for part in parts if now_ms <= part.call.until_ms and not part.call.is_stopped]
+
+    def _why_given_up(self, left: int) -> Exception:
+        refusal = self._refusal
+        if isinstance(refusal, Unsettled):
+            return refusal.verdict
+        why = refusal or "Write more slowly, or give the stream more shards"
+        return Throttled(
+            f"{left} records are still refused after {self._settings.give_up_ms} ms. {why}"
+        )
+
+    def _jittered(self, pause_ms: int) -> float:
+        """Return half of the pause to all of it: producers that failed together part ways."""
+        return self._entropy.uniform(pause_ms / 2, pause_ms)

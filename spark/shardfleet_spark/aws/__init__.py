@@ -1,0 +1,1 @@
+"""Services and layouts that Spark alone uses: columns, Arrow, seals, schema registries."""

@@ -1,0 +1,291 @@
+"""
+The bucket and the stack of a run: made, deployed anew, and destroyed.
+
+CloudFormation is called with the template that the repository's own app gives, and the assets lie
+in the run's own bucket. The CDK's command line would do the same through its bootstrap stack, which
+an account need not have, and which would keep what was uploaded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from shardfleet.errors import ConfigurationError, ShardfleetError
+from shardfleet_local.acceptance.plan import DESTROY_MS, TAG, AcceptanceSize, bucket_name
+from shardfleet_local.aws.deploy import AT_ONCE, DeployWait, StackOutputs, deploy
+from shardfleet_local.demo.ledger import PROBE_FOLDER
+from shardfleet_local.demo.probe.s3_probe import BUCKET_VARIABLE, HUNG, NOTES, VERSION_VARIABLE
+
+ON_AWS = DeployWait(limit_s=600.0, look_every_s=5.0)
+_EMPTIED_ROUNDS = 5
+
+
+class NotDestroyed(ShardfleetError):
+    """Something of the run could not be removed; the message says what, and why."""
+
+
+class AcceptanceAccount(Protocol):
+    """An account to run in: one of the user's, or the embedded AWS."""
+
+    @property
+    def account_id(self) -> str:
+        """12 digits."""
+
+    @property
+    def region(self) -> str:
+        """Of everything."""
+
+    def client(self, service: str, config: Config | None = None) -> Any:
+        """Make a boto3 client."""
+
+    def environment(self) -> dict[str, str]:
+        """Return what another process needs in its environment to use this account."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptClients:
+    """
+    An account whose clients are made once: making one takes up to a second.
+
+    Attributes:
+        account: the account.
+
+    """
+
+    account: AcceptanceAccount
+    _made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def account_id(self) -> str:
+        """12 digits."""
+        return self.account.account_id
+
+    @property
+    def region(self) -> str:
+        """Of everything."""
+        return self.account.region
+
+    def client(self, service: str, config: Config | None = None) -> Any:
+        """Return a client, which threads may share."""
+        if config is not None:
+            return self.account.client(service, config)
+        if service not in self._made:
+            self._made[service] = self.account.client(service)
+        return self._made[service]
+
+    def environment(self) -> dict[str, str]:
+        """Return what another process needs in its environment to use this account."""
+        return self.account.environment()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAccount:
+    """
+    The account that the environment's credentials are of.
+
+    Attributes:
+        account_id: 12 digits.
+        region: of everything.
+        session: makes the clients.
+
+    """
+
+    account_id: str
+    region: str
+    session: Any
+
+    @classmethod
+    def of_environment(cls) -> OwnAccount:
+        """
+        Ask AWS whose account it is; this is a read.
+
+        Raises:
+            ConfigurationError: there is no region.
+
+        """
+        import boto3  # noqa: PLC0415 - with its session come the credentials
+
+        session = boto3.session.Session()
+        if not session.region_name:
+            raise ConfigurationError(
+                "no region: set AWS_REGION, or name one in your AWS configuration; --local needs "
+                "neither region nor account"
+            )
+        found = session.client("sts").get_caller_identity()
+        return cls(found["Account"], session.region_name, session)
+
+    def client(self, service: str, config: Config | None = None) -> Any:
+        """Make a boto3 client."""
+        return self.session.client(service, config=config)
+
+    def environment(self) -> dict[str, str]:
+        """Return what another process needs in its environment to use this account."""
+        return {**os.environ, "AWS_REGION": self.region, "AWS_DEFAULT_REGION": self.region}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """
+    What bears the name of a run.
+
+    Attributes:
+        account: where.
+        name: of the stack, and the beginning of the bucket's.
+        embedded: whether the account is the embedded AWS.
+
+    """
+
+    account: AcceptanceAccount
+    name: str
+    embedded: bool
+
+    @property
+    def bucket(self) -> str:
+        """The bucket."""
+        return bucket_name(
+            self.name, account_id=self.account.account_id, region=self.account.region
+        )
+
+    @property
+    def wait(self) -> DeployWait:
+        """How patiently stacks are waited for."""
+        return AT_ONCE if self.embedded else ON_AWS
+
+    def make_bucket(self) -> None:
+        """Make the bucket, tagged; nobody but this account can have access to it."""
+        client, region = self.account.client("s3"), self.account.region
+        where = {} if region == "us-east-1" else {"LocationConstraint": region}
+        asked = {"CreateBucketConfiguration": where} if where else {}
+        client.create_bucket(Bucket=self.bucket, **asked)
+        tags = [{"Key": TAG, "Value": self.name}]
+        client.put_bucket_tagging(Bucket=self.bucket, Tagging={"TagSet": tags})
+
+    def deploy(self, size: AcceptanceSize, folder: Path, *, version: str) -> StackOutputs:
+        """
+        Synthesize the stack and create or update it.
+
+        Args:
+            size: of the fleet.
+            folder: for what is synthesized.
+            version: what the handler notes as its version.
+
+        Raises:
+            ConfigurationError: the CDK or Node is missing.
+            DeploymentFailed: the stack did not settle.
+
+        """
+        try:
+            from shardfleet_cdk.acceptance import synthesize_acceptance  # noqa: PLC0415 - Node
+        except ImportError as error:
+            raise ConfigurationError(
+                f"the stack is synthesized on the spot, which needs the CDK ({error}): "
+                "pip install 'shardfleet[local]'"
+            ) from error
+        handler = folder / "handler"
+        if not handler.exists():
+            ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+            shutil.copytree(PROBE_FOLDER, handler / "probe", ignore=ignored)
+        environment = {BUCKET_VARIABLE: self.bucket, VERSION_VARIABLE: version}
+        assembly = synthesize_acceptance(
+            folder / f"cdk.out-{version}",
+            name=self.name,
+            bucket=self.bucket,
+            writes=(f"{NOTES}*", f"{HUNG}*"),
+            context=size.context(str(handler), environment),
+            bundle=not self.embedded,
+        )
+        tags = {TAG: self.name}
+        return deploy(assembly, self.name, self.account, tags=tags, wait=self.wait)
+
+    def resources(self) -> dict[str, str]:
+        """Return the physical ids of what the stack has made, and their types; none without it."""
+        client = self.account.client("cloudformation")
+        try:
+            pages = client.get_paginator("list_stack_resources").paginate(StackName=self.name)
+            found = [each for page in pages for each in page["StackResourceSummaries"]]
+        except ClientError:
+            return {}
+        return {
+            each["PhysicalResourceId"]: each["ResourceType"]
+            for each in found
+            if each.get("PhysicalResourceId")
+        }
+
+    def destroy(self, say: Callable[[str], None] = lambda _: None) -> None:
+        """
+        Remove the stack and then the bucket; what is not there is passed over.
+
+        Raises:
+            NotDestroyed: the stack is not this run's, or it or the bucket stays.
+
+        """
+        stack = self._stack()
+        if stack is not None:
+            say(f"deleting the stack {self.name}")
+            self._delete_stack(stack)
+        client = self.account.client("s3")
+        try:
+            client.head_bucket(Bucket=self.bucket)
+        except ClientError:
+            return
+        say("emptying and deleting the bucket")
+        refused: ClientError | None = None
+        for _ in range(_EMPTIED_ROUNDS):
+            _empty(client, self.bucket)
+            try:
+                client.delete_bucket(Bucket=self.bucket)
+            except ClientError as error:
+                refused = error  # A last invocation may have noted something meanwhile.
+                time.sleep(self.wait.look_every_s)
+            else:
+                return
+        raise NotDestroyed(f"bucket {self.bucket}: {refused}")
+
+    def _delete_stack(self, stack: Mapping[str, Any]) -> None:
+        tags = {each["Key"]: each["Value"] for each in stack.get("Tags", ())}
+        if tags.get(TAG) != self.name:
+            raise NotDestroyed(
+                f"stack {self.name}: it has no tag {TAG}={self.name}, so it was not made by "
+                "shardfleet acceptance; delete it yourself if it is to go"
+            )
+        client = self.account.client("cloudformation")
+        deadline = time.monotonic() + min(self.wait.limit_s, DESTROY_MS / 1000)
+        # An update must have ended; a creation is cut off.
+        while (now := self._stack()) and now["StackStatus"].startswith("UPDATE_"):
+            if not now["StackStatus"].endswith("_IN_PROGRESS") or time.monotonic() > deadline:
+                break
+            time.sleep(self.wait.look_every_s)
+        client.delete_stack(StackName=self.name)
+        while (now := self._stack()) is not None:
+            if now["StackStatus"] == "DELETE_FAILED" or time.monotonic() > deadline:
+                why = now.get("StackStatusReason", "no reason given")
+                raise NotDestroyed(f"stack {self.name} is {now['StackStatus']}: {why}")
+            time.sleep(self.wait.look_every_s)
+
+    def _stack(self) -> dict[str, Any] | None:
+        """Look for the stack; a deleted one is not there."""
+        try:
+            found = self.account.client("cloudformation").describe_stacks(StackName=self.name)
+        except ClientError as error:
+            if "does not exist" in str(error):
+                return None
+            raise
+        stacks: list[dict[str, Any]] = found["Stacks"]
+        return next((s for s in stacks if s["StackStatus"] != "DELETE_COMPLETE"), None)
+
+
+def _empty(client: Any, bucket: str) -> None:
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+        keys = [{"Key": each["Key"]} for each in page.get("Contents", ())]
+        if keys:
+            # It answers 200 also where it has deleted nothing: the bucket's deletion tells.
+            client.delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})

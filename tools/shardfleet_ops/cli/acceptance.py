@@ -1,0 +1,176 @@
+"""`shardfleet acceptance`: the whole fleet in an account of yours, or on the embedded AWS."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from shardfleet_ops.cli.approval import DryRunOption, YesOption, approved, exit_code
+from shardfleet_ops.cli.fleet_access import reaching_aws
+from shardfleet_ops.cli.telling import plain_table, say, tell
+
+if TYPE_CHECKING:
+    from shardfleet_local.acceptance.deployment import Deployment
+    from shardfleet_local.acceptance.plan import AcceptanceSize
+
+_NAME_BYTES = 3
+
+
+def acceptance(
+    *,
+    local: Annotated[
+        bool, typer.Option("--local", help="On an embedded AWS: no account, no costs.")
+    ] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="2,000 records instead of 50,000, and short pauses.")
+    ] = False,
+    destroy: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Only destroy what an earlier run has left."),
+    ] = "",
+    output: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("build/acceptance"),
+    account_id: Annotated[
+        bool, typer.Option("--account-id", help="Name the account in the report.")
+    ] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Deploy a fleet, feed, disturb, rewind, drain and update it; report; destroy everything."""
+    from shardfleet_local.acceptance.plan import SHORT, WHOLE
+
+    size = SHORT if short else WHOLE
+    with reaching_aws(), _interrupted_by_sigterm():
+        if destroy:
+            _destroy(destroy, yes=yes, dry_run=dry_run)
+        elif local:
+            _run_embedded(size, output, dry_run=dry_run)
+        else:
+            _run_in_account(size, output, account_id=account_id, yes=yes, dry_run=dry_run)
+
+
+def _run_embedded(size: "AcceptanceSize", output: Path, *, dry_run: bool) -> None:
+    from shardfleet_local.acceptance.deployment import Deployment, KeptClients
+    from shardfleet_local.aws.launcher import EmbeddedAws
+
+    tell(None, _plan(size, "an embedded AWS on this machine"), as_json=False)
+    if dry_run:
+        return
+    with EmbeddedAws(enforce_iam=True) as aws:
+        deployment = Deployment(account=KeptClients(aws), name=_new_name(), embedded=True)
+        _run(deployment, size, output, where="the embedded AWS", hidden=aws.account_id)
+
+
+def _run_in_account(
+    size: "AcceptanceSize", output: Path, *, account_id: bool, yes: bool, dry_run: bool
+) -> None:
+    from shardfleet_local.acceptance.deployment import Deployment, KeptClients, OwnAccount
+
+    account = OwnAccount.of_environment()
+    where = f"account {account.account_id}, region {account.region}"
+    tell(None, _plan(size, where), as_json=False)
+    if not approved(yes=yes, dry_run=dry_run, as_json=False):
+        raise typer.Exit(exit_code(done=False, dry_run=dry_run))
+    deployment = Deployment(account=KeptClients(account), name=_new_name(), embedded=False)
+    _run(
+        deployment,
+        size,
+        output,
+        where=f"AWS, {account.region}",
+        hidden="" if account_id else account.account_id,
+    )
+
+
+def _run(
+    deployment: "Deployment", size: "AcceptanceSize", output: Path, *, where: str, hidden: str
+) -> None:
+    from shardfleet_local.acceptance.report import AcceptanceReport
+    from shardfleet_local.acceptance.run import Acceptance
+
+    if not deployment.embedded:
+        say(f"If this is cut off: shardfleet acceptance --destroy {deployment.name} --yes")
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    run = Acceptance(deployment, size, say)
+    try:
+        run.run()
+    finally:
+        report = AcceptanceReport(
+            name=deployment.name,
+            where=where,
+            version=version("shardfleet"),
+            began=began,
+            size=size,
+            rows=run.rows,
+            hidden=hidden,
+        )
+        for path in report.write(output):
+            say(path)
+    if not run.passed:
+        raise typer.Exit(1)
+
+
+def _destroy(name: str, *, yes: bool, dry_run: bool) -> None:
+    from shardfleet_local.acceptance.deployment import Deployment, KeptClients, OwnAccount
+    from shardfleet_local.acceptance.plan import checked_name
+    from shardfleet_local.acceptance.run import destroyed
+
+    account = OwnAccount.of_environment()
+    deployment = Deployment(account=KeptClients(account), name=checked_name(name), embedded=False)
+    say(f"Destroys the stack {name} and the bucket {deployment.bucket}.")
+    if not approved(yes=yes, dry_run=dry_run, as_json=False):
+        raise typer.Exit(exit_code(done=False, dry_run=dry_run))
+    left = destroyed(deployment, say)
+    say(f"Left behind: {'; '.join(left) or 'nothing'}")
+    if left:
+        raise typer.Exit(1)
+
+
+def _new_name() -> str:
+    from secrets import token_hex
+
+    from shardfleet_local.acceptance.plan import PREFIX
+
+    return f"{PREFIX}{token_hex(_NAME_BYTES)}"
+
+
+def _plan(size: "AcceptanceSize", where: str) -> Iterator[str | Text | Table]:
+    """Say what would be done, and for how much."""
+    from shardfleet_local.acceptance.plan import MINUTES_MOST, price
+    from shardfleet_local.acceptance.steps import STEPS
+
+    yield (
+        f"In {where}: a stack and a bucket of the run's own name, {size.shards} shards, "
+        f"{size.records:,} records or more, {MINUTES_MOST} minutes at most."
+    )
+    table = plain_table("step", "what it does", "what is promised")
+    table.add_row("deploy", "makes a bucket, and of the repository's template a stack", "")
+    for step in STEPS:
+        table.add_row(step.name, step.does, step.promise)
+    table.add_row("destroy", "deletes the stack and the bucket, whatever happened", "")
+    table.add_row("left behind", "lists what each service still has of it", "nothing")
+    yield table
+    costs = price(size)
+    items = ", ".join(
+        f"{name.replace('_', ' ')} ${each:.3f}" for name, each in costs.by_item.items()
+    )
+    yield f"On AWS it costs at most ${costs.total:.2f}: {items}."
+
+
+@contextlib.contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does: end the steps, and destroy."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

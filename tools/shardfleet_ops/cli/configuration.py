@@ -1,0 +1,71 @@
+"""`shardfleet config`: every setting of a fleet, as a page; docs/configuration.md is its output."""
+
+from dataclasses import MISSING, Field, fields
+from typing import Any
+
+from shardfleet_ops.cli.fleet_access import JsonOption
+from shardfleet_ops.cli.telling import tell
+
+_HEAD = """\
+# Configuration
+
+Every setting of a fleet, with its default and what is allowed.
+This page is what `shardfleet config` prints.
+
+The construct takes them as `ShardFleet(..., config={"failover_ms": 15_000})`.
+`cdk.json` takes them as `"shardfleet:config": {"failover_ms": 15000}`.
+The functions read them as environment variables: `SHARDFLEET_` and the name in capitals.
+A wrong value is refused at synthesis, with what was found and what is allowed.
+Names end in their unit: `_ms` milliseconds, `_bytes` bytes, `_s` seconds.
+
+| setting | default | allowed | meaning |
+|---|---|---|---|
+"""
+_ANY = 2**53  # What FleetConfig calls "no upper limit".
+
+
+def config(*, as_json: JsonOption = False) -> None:
+    """Print every setting of a fleet: name, default, what is allowed, and what it means."""
+    tell(_settings(), configuration_page().splitlines(), as_json=as_json)
+
+
+def configuration_page() -> str:
+    """Return the page of all settings, Markdown."""
+    rows = [
+        f"| `{each['name']}` | {_default(each['default'])} | {each['allowed']} | "
+        f"{each['meaning'].replace('|', chr(92) + '|')} |\n"
+        for each in _settings()
+    ]
+    return _HEAD + "".join(rows)
+
+
+def _settings() -> list[dict[str, Any]]:
+    from shardfleet.config import FleetConfig
+
+    return [
+        {
+            "name": each.name,
+            "default": None if each.default is MISSING else each.default,
+            "allowed": _allowed(each),
+            "meaning": each.metadata["doc"],
+        }
+        for each in fields(FleetConfig)
+    ]
+
+
+def _default(value: object) -> str:
+    if value is None:
+        return "set by the construct"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"`{value}`" if value != "" else "empty"
+
+
+def _allowed(setting: "Field[Any]") -> str:
+    about = setting.metadata
+    if "choices" in about:
+        return ", ".join(f"`{choice}`" for choice in about["choices"])
+    if "low" in about:
+        most = "" if about["high"] == _ANY else f" to {about['high']}"
+        return f"{about['low']}{most or ' or more'}"
+    return "true, false" if setting.type == "bool" else "text"

@@ -1,0 +1,190 @@
+"""`shardfleet cost`: what the fleet has used, beside an estimate and the stream's own price."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shardfleet.domain.cost.estimate import (
+    DAYS_PER_MONTH,
+    Setup,
+    days_of,
+    per_month,
+    rate_per_day,
+    stream_per_month,
+    workers_for,
+)
+from shardfleet.domain.cost.prices import PRICES, Prices, changed_prices
+from shardfleet.domain.reasons import reason_json, reason_of_json
+from shardfleet.domain.slots.slot import SlotState
+from shardfleet.errors import ConfigurationError
+from shardfleet_ops.cli.fleet_access import (
+    FleetAccess,
+    JsonOption,
+    reaching_aws,
+    with_fleet,
+)
+from shardfleet_ops.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption, find_fleet
+from shardfleet_ops.cli.instants import spoken_instant
+from shardfleet_ops.cli.telling import RowListing, tell
+from shardfleet_ops.explain.spoken import spoken_duration
+
+
+def cost(
+    *,
+    days: Annotated[int, typer.Option(metavar="N", help="The last N days.", min=1, max=40)] = 7,
+    prices: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Your own prices: a JSON object, see docs/cost.md."),
+    ] = None,
+    stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the fleet has cost by its ledger, an estimate, and the stream's own price."""
+    table = _prices(prices)
+    name = FleetName(stack, fleet_name)
+    around = around_of(name)
+
+    found = with_fleet(name, lambda fleet: _found(fleet, around, table, days=days))
+    tell(found, _lines(found), as_json=as_json)
+
+
+def _prices(file: Path | None) -> Prices:
+    if file is None:
+        return PRICES
+    try:
+        given = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"--prices {file}: {error}") from error
+    if not isinstance(given, dict):
+        raise ConfigurationError(f"--prices {file}: a JSON object expected, see docs/cost.md")
+    return changed_prices(given)
+
+
+def around_of(name: FleetName) -> dict[str, int]:
+    """
+    Count alarms and dashboards, and look up memory sizes and the worker's time-out.
+
+    Raises:
+        ConfigurationError: there is no such fleet.
+
+    """
+    import boto3
+
+    with reaching_aws():
+        fleet = find_fleet(name)
+        functions = boto3.session.Session().client("lambda")
+        worker, manager = (
+            functions.get_function_configuration(FunctionName=function)
+            for function in (fleet.config.worker_function, fleet.manager)
+        )
+    return {
+        "alarms": len(fleet.of_type("AWS::CloudWatch::Alarm")),
+        "dashboards": len(fleet.of_type("AWS::CloudWatch::Dashboard")),
+        "worker_mb": int(worker["MemorySize"]),
+        "manager_mb": int(manager["MemorySize"]),
+        "worker_timeout_ms": int(worker["Timeout"]) * 1_000,
+    }
+
+
+async def _found(
+    fleet: FleetAccess, around: dict[str, int], prices: Prices, *, days: int
+) -> dict[str, Any]:
+    from shardfleet.engine.manager.spending import RegimeRecord
+    from shardfleet.engine.state.ledger import Ledger
+
+    config, now_ms = fleet.config, fleet.clock.now_ms()
+    shards = sum(shard.is_open for shard in await fleet.stream.list_shards())
+    slots = [found.slot for found in await fleet.state.slots()]
+    running = sum(slot.state is SlotState.RUNNING for slot in slots)
+    workers = running or workers_for(config, shards)
+    estimated = per_month(config, Setup(shards=shards, workers=workers, **around), prices)
+    stream = stream_per_month(shards, prices)
+    pages = days_of(await Ledger(fleet.state.store).pages(at_ms=now_ms, days=days))
+    rate = rate_per_day(pages, prices)
+    regime = await RegimeRecord(fleet.state.store).read()
+    return {
+        "prices": {"as_of": prices.as_of, "region": prices.region},
+        "days": [
+            {
+                "day": day.day,
+                "total": day.costs(prices).total,
+                "by_item": dict(day.costs(prices).by_item),
+                "used": asdict(day.used),
+                "metrics": len(day.metrics),
+                "covered_ms": day.covered_ms,
+            }
+            for day in pages
+        ],
+        "per_day": rate,
+        "per_month": None if rate is None else rate * DAYS_PER_MONTH,
+        "estimate": {
+            "shards": shards,
+            "workers": workers,
+            "per_month": estimated.total,
+            "by_item": dict(estimated.by_item),
+        },
+        "stream_per_month": stream,
+        "part_of_stream": None if rate is None or not stream else rate * DAYS_PER_MONTH / stream,
+        "lag_objective_ms": config.lag_objective_ms or None,
+        "budget_per_day": config.budget_cents_per_day / 100 or None,
+        "regime": regime and {**asdict(regime), "reason": reason_json(regime.reason)},
+        "at_ms": now_ms,
+    }
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str | RowListing]:
+    prices, estimate = found["prices"], found["estimate"]
+    yield f"List prices of {prices['as_of']}, {prices['region']}; without free tier."
+    yield ""
+    if found["days"]:
+        yield _table(found["days"])
+    else:
+        yield "The ledger is empty: no function of the fleet has ended an invocation yet."
+    yield ""
+    if found["per_day"] is None:
+        yield "At what rate: not known yet, the ledger covers less than ten minutes."
+    else:
+        yield (
+            f"At this rate: ${found['per_day']:.2f} a day, ${found['per_month']:.2f} a month, "
+            "alarms and dashboards not counted."
+        )
+    items = ", ".join(
+        f"{name.replace('_', ' ')} ${dollars:.2f}" for name, dollars in estimate["by_item"].items()
+    )
+    yield (
+        f"Estimate for {estimate['shards']} shards read all the time by {estimate['workers']} "
+        f"workers: ${estimate['per_month']:.2f} a month ({items})."
+    )
+    part = found["part_of_stream"]
+    compared = "" if part is None else f"; at its rate the fleet costs {part:.0%} of that"
+    yield (
+        f"The stream's shards themselves: ${found['stream_per_month']:.2f} a month, records put "
+        f"not counted{compared}."
+    )
+    if lag_ms := found["lag_objective_ms"]:
+        yield f"Objective: no shard more than {lag_ms / 1000:.0f} s behind."
+    if found["budget_per_day"]:
+        yield f"Budget: ${found['budget_per_day']:.2f} a day."
+    if regime := found["regime"]:
+        since = spoken_instant(regime["since_ms"], now_ms=found["at_ms"])
+        yield (
+            f"Regime: {regime['name'].lower()} since {since}: {reason_of_json(regime['reason'])}."
+        )
+
+
+def _table(days: list[dict[str, Any]]) -> RowListing:
+    items = list(days[0]["by_item"])
+    figures = [*(item.replace("_", " ") for item in items), "total", "covered"]
+    listing = RowListing(
+        ("day", *figures), right=figures, given_up=(*reversed(figures[:-2]), "covered")
+    )
+    for day in days:
+        amounts = [f"${day['by_item'][item]:.4f}" for item in items]
+        covered = spoken_duration(day["covered_ms"])
+        listing.rows.append(((day["day"], *amounts, f"${day['total']:.4f}", covered), ""))
+    return listing

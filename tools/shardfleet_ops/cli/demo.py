@@ -1,0 +1,178 @@
+"""`shardfleet demo`: the whole fleet on an embedded AWS, disturbed on purpose, and judged."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from shardfleet.errors import ConfigurationError
+from shardfleet_ops.cli.explain import told
+from shardfleet_ops.cli.telling import TerminalConsole, say, shown, tell
+
+if TYPE_CHECKING:
+    from shardfleet_local.demo.outcome import Outcome
+    from shardfleet_local.demo.source import Source
+
+RECORDS = 24_000
+
+
+def demo(
+    *,
+    input_file: Annotated[
+        str,
+        typer.Option(
+            "--input",
+            metavar="FILE",
+            help="Your own records, JSON lines or CSV (- for standard input). "
+            "Default: a generated click stream.",
+        ),
+    ] = "",
+    key: Annotated[
+        str, typer.Option(metavar="FIELD", help="The field that is the partition key.")
+    ] = "",
+    rejects: Annotated[
+        bool, typer.Option("--rejects", help="Leave bad lines out, and name them.")
+    ] = False,
+    enforce_iam: Annotated[
+        bool, typer.Option("--enforce-iam", help="Let every function have its role's rights only.")
+    ] = False,
+    unkind: Annotated[
+        int | None,
+        typer.Option(metavar="SEED", help="Let happen what AWS leaves open, drawn from a seed."),
+    ] = None,
+    pages: Annotated[
+        int | None, typer.Option(metavar="ITEMS", help="Most items of a page of any call.", min=1)
+    ] = None,
+    spark: Annotated[
+        bool,
+        typer.Option("--spark/--no-spark", help="Whether the stream goes through Spark, too."),
+    ] = True,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Lambda's concurrency in the account; a new one has 10.")
+    ] = 1_000,
+    seed: Annotated[int, typer.Option(help="Of the click stream and of every choice.")] = 1,
+    output: Annotated[Path, typer.Option(help="Folder for result.json and report.html.")] = Path(
+        "build/demo"
+    ),
+) -> None:
+    """Run the fleet on an embedded AWS, feed it, break it on purpose, and judge what came out."""
+    from shardfleet_local.aws.settings import AwsBehaviour
+    from shardfleet_local.demo.assembly_cache import AssemblyCache, default_folder
+    from shardfleet_local.demo.fleet import FleetPlan
+    from shardfleet_local.demo.live import Display
+    from shardfleet_local.demo.outcome import write_result
+    from shardfleet_local.demo.report import write_report
+    from shardfleet_local.demo.run import DemoOptions, run_demo
+
+    source = _source(input_file, key, rejects=rejects, seed=seed)
+    options = DemoOptions(
+        source=source,
+        folder=output,
+        seed=seed,
+        plan=FleetPlan(
+            enforce_iam=enforce_iam,
+            behaviour=AwsBehaviour(
+                unkind=unkind, page_items=pages, account_concurrency=concurrency
+            ),
+            cache=AssemblyCache(default_folder()),
+        ),
+        spark=spark,
+    )
+    outcome = run_demo(options, Display(TerminalConsole()))
+    write_result(outcome, output / "result.json")
+    write_report(outcome, output / "report.html")
+    tell(None, [*_verdict_lines(outcome), *_example_lines(outcome)], as_json=False)
+    for line in ("", output / "result.json", output / "report.html"):
+        say(line)
+    if not outcome.passed:
+        raise typer.Exit(1)
+
+
+def _source(input_file: str, key: str, *, rejects: bool, seed: int) -> "Source":
+    from shardfleet_local.demo.source import click_stream, read_source
+
+    if input_file and not key:
+        raise ConfigurationError(
+            f"--input {input_file} needs --key FIELD, the field that is the partition key: order "
+            "is kept per key (with make: KEY=field)"
+        )
+    if key and not input_file:
+        raise ConfigurationError(f"--key {key} needs --input FILE (with make: INPUT=file)")
+    if input_file:
+        return read_source(input_file, key, rejects=rejects)
+    return click_stream(RECORDS, seed=seed)
+
+
+def _verdict_lines(outcome: "Outcome") -> Iterator[str | Text | Table]:
+    from shardfleet_local.demo.outcome import RECOVERY_WANTED_S
+
+    verdict = outcome.verdict
+    recovered = [took for took in outcome.crash_recovery_s if took is not None]
+    rows = [
+        ("records in", f"{verdict.records_in:,}"),
+        ("handled", f"{verdict.records_handled_distinct:,}"),
+        ("handled more than once", f"{verdict.duplicates:,}"),
+        ("lost", f"{len(verdict.lost):,}"),
+        ("out of order within their key", f"{len(verdict.out_of_order):,}"),
+        ("parents before children", "yes" if verdict.parents_before_children else "NO"),
+        ("in aggregates", f"{outcome.aggregated:,}"),
+        ("resharded", f"{outcome.log.reshards} times"),
+        (
+            "killed",
+            f"{len(outcome.log.kills)} workers, {outcome.log.manager_kills} managers",
+        ),
+        (
+            "slowest recovery of a shard",
+            f"{max(recovered):.1f} s" if recovered else "none was needed",
+        ),
+    ]
+    rows += _spark_rows(outcome)
+    rows += [("", line) for line in outcome.source.rejected()]
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in rows:
+        table.add_row(name, value)
+    yield ""
+    if outcome.passed:
+        yield Text("Nothing was lost, and every key kept its order.", "bold green")
+    else:
+        yield Text("A promise was broken:", "bold red")
+        for problem in outcome.problems():
+            yield Text(f"  {shown(problem)}", "red")
+    yield table
+    if outcome.slow_recoveries:
+        yield Text(
+            f"{outcome.slow_recoveries} of {len(outcome.crash_recovery_s)} recoveries took "
+            f"{RECOVERY_WANTED_S:.0f} s or longer: this machine is busy, or a worker was not "
+            "started again at once",
+            "yellow",
+        )
+
+
+def _example_lines(outcome: "Outcome") -> Iterator[str]:
+    """Yield what `shardfleet explain` says of the shard that moved most."""
+    from shardfleet.adapters.system import SystemClock
+    from shardfleet_local.demo.explained import example_of
+
+    example = example_of(outcome.explained)
+    if example is None:
+        return
+    yield from ("", "Why a shard is where it is, as `shardfleet explain SHARD` says:", "")
+    yield from told(example, now_ms=SystemClock().now_ms(), with_story=True)
+
+
+def _spark_rows(outcome: "Outcome") -> list[tuple[str, str]]:
+    spark = outcome.spark
+    if spark is None:
+        return []
+    if spark.skipped:
+        return [("through Spark", f"skipped: {spark.skipped}")]
+    if spark.wrong:
+        return [("through Spark", "wrong")]
+    what = f"counts and sums of {', '.join(spark.fields)}" if spark.fields else "counts"
+    return [
+        ("through Spark", f"{spark.rows:,} records in {len(spark.batches)} micro-batches"),
+        ("figures out of Spark", f"{what} of {spark.keys:,} keys equal the input's"),
+    ]

@@ -1,0 +1,191 @@
+"""`shardfleet status`, `leases` and `top`: what the fleet is doing."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import count
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from shardfleet.domain.leases.lease import named_foreign
+from shardfleet_ops.cli.fleet_access import (
+    ApplicationOption,
+    ApplicationTable,
+    FleetAccess,
+    JsonOption,
+    with_reading,
+)
+from shardfleet_ops.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
+from shardfleet_ops.cli.telling import RowListing, TerminalConsole, shown, tell
+from shardfleet_ops.explain.fleet_view import (
+    FleetReading,
+    FleetSummary,
+    LeaseRow,
+    LeaseState,
+    SlotRow,
+    in_words,
+    lease_rows,
+    slot_rows,
+    summary,
+)
+from shardfleet_ops.explain.spoken import spoken_duration
+
+_COLOURS = {
+    "READING": "green",
+    "HANDOVER": "cyan",
+    "WAITING": "blue",
+    "FINISHED": "dim",
+    "UNOWNED": "yellow",
+    "PAUSED": "magenta",
+    "ASLEEP": "blue",
+    "EXPIRED": "red",
+    "FAILING": "bold red",
+    "STOPPED": "bold red",
+    "UNREADABLE": "bold red",
+}
+_FIGURES = ("leases", "lag", "counter", "heartbeat")
+
+
+def status(
+    *,
+    stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
+    application: ApplicationOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show the fleet in a few lines: leases by state, worker slots, lag, the last plan's age."""
+    reading = with_reading(FleetName(stack, fleet_name), application, lambda fleet: fleet.reading())
+    found, slots = summary(reading), slot_rows(reading)
+    document = asdict(found) | {"slot_rows": [asdict(row) for row in slots]}
+    tell(document, [*_summary_lines(found), slot_table(slots)], as_json=as_json)
+
+
+def leases(
+    *,
+    stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
+    application: ApplicationOption = "",
+    finished: Annotated[bool, typer.Option("--finished", help="Finished leases, too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show every lease: its owner, state, checkpoint and lag, and what it waits for."""
+    reading = with_reading(FleetName(stack, fleet_name), application, lambda fleet: fleet.reading())
+    rows = _rows(reading, finished=finished)
+    tell([asdict(row) for row in rows], [lease_table(rows)], as_json=as_json)
+
+
+def top(
+    *,
+    stack: StackOption = DEFAULT_STACK,
+    fleet_name: FleetOption = "",
+    application: ApplicationOption = "",
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time between readings.", min=1.0)
+    ] = 2.0,
+    rounds: Annotated[
+        int, typer.Option(help="Readings before it ends; 0: until Ctrl-C.", min=0)
+    ] = 0,
+) -> None:
+    """Show the fleet live, until Ctrl-C: the slots, and the unfinished leases furthest behind."""
+    from rich.live import Live
+
+    async def show(fleet: FleetAccess | ApplicationTable) -> None:
+        with Live(console=TerminalConsole(), auto_refresh=False) as live:
+            for shown in count(1):
+                live.update(_screen(await fleet.reading()), refresh=True)
+                if shown == rounds:
+                    return
+                await asyncio.sleep(every)
+
+    try:
+        with_reading(FleetName(stack, fleet_name), application, show)
+    except KeyboardInterrupt:
+        return
+
+
+def _rows(reading: FleetReading, *, finished: bool) -> list[LeaseRow]:
+    return [row for row in lease_rows(reading) if finished or row.state is not LeaseState.FINISHED]
+
+
+def _screen(reading: FleetReading) -> Group:
+    rows = sorted(_rows(reading, finished=False), key=lambda row: -(row.lag_ms or -1))
+    return Group(
+        *_summary_lines(summary(reading)), slot_table(slot_rows(reading)), lease_table(rows)
+    )
+
+
+def _summary_lines(found: FleetSummary) -> Iterator[str | Text]:
+    planned = "never" if found.plan_age_ms is None else f"{_time(found.plan_age_ms)} ago"
+    if found.stream_is_gone:
+        yield Text("stream   it does not exist any more", _COLOURS["FAILING"])
+        yield "         To do: name another stream."
+    yield f"leases   {in_words(found.leases)}"
+    yield f"slots    {in_words(found.slots)}"
+    yield f"lag      {_lag_words(found)}"
+    if found.workers:
+        yield f"others   {', '.join(found.workers)} (no slots of this fleet)"
+    if found.foreign_leases:
+        yield Text(shown(f"foreign  {named_foreign(found.foreign_leases)}"), _COLOURS["FAILING"])
+        yield "         Nobody of this fleet touches them."
+    yield f"planned  {planned}"
+    for name, why in found.unreadable_documents.items():
+        yield Text(shown(f"unread   {name}: {why}"), _COLOURS["FAILING"])
+        yield shown(f"         To do: shardfleet documents {name}")
+    for failure in found.failures:
+        yield Text(shown(f"failing  {failure.said}"), _COLOURS["FAILING"])
+        yield f"         To do: {failure.remedy}."
+
+
+def _lag_words(found: FleetSummary) -> str:
+    if found.lag_ms is None:
+        return "unknown" if found.lag_unknown else "none: nothing is left to read"
+    unknown = f", unknown for {found.lag_unknown}" if found.lag_unknown else ""
+    return f"at most {_time(found.lag_ms)}{unknown}"
+
+
+def slot_table(rows: list[SlotRow]) -> RowListing:
+    """Show worker slots, one per row."""
+    listing = RowListing(
+        ("slot", "worker", "state", "leases", "lag", "heartbeat"),
+        right=_FIGURES,
+        given_up=("heartbeat", "leases", "lag"),
+    )
+    for row in rows:
+        state = row.state.lower()
+        cells = (
+            row.slot_id,
+            row.worker_id,
+            f"{state}, draining" if row.draining else state,
+            str(row.leases),
+            _time(row.lag_ms),
+            _time(row.heartbeat_ms),
+        )
+        listing.rows.append((cells, ""))
+    return listing
+
+
+def lease_table(rows: list[LeaseRow]) -> RowListing:
+    """Show leases, one per row, and beneath it why its state is what it is."""
+    listing = RowListing(
+        ("lease", "state", "owner", "checkpoint", "lag", "counter"),
+        right=_FIGURES,
+        given_up=("counter", "checkpoint", "lag", "owner"),
+    )
+    for row in rows:
+        cells = (
+            row.lease_key,
+            Text(row.state.lower(), style=_COLOURS[row.state]),
+            row.owner or "",
+            row.checkpoint,
+            _time(row.lag_ms),
+            str(row.counter),
+        )
+        listing.rows.append((cells, row.why))
+    return listing
+
+
+def _time(duration_ms: int | None) -> str:
+    return "" if duration_ms is None else spoken_duration(duration_ms)

@@ -1,0 +1,1 @@
+"""What a KCL 2 fleet needs before it is followed."""

@@ -1,0 +1,1 @@
+"""Positions that a person gives: imported from elsewhere, or set back."""

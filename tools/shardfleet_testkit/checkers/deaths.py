@@ -1,0 +1,173 @@
+"""Invariants about deaths: who is charged with one, and that what kills is stopped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from shardfleet.domain.delivery.hooks import Hook
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.engine.state.kinds import NOTE
+from shardfleet.events.base import Event
+from shardfleet.events.delivery import CrashCharged, RecordSkipped, ShardStopped
+from shardfleet_testkit.checkers.checker import (
+    CallBegun,
+    Checker,
+    DocumentWrite,
+    LeaseWrite,
+    Suspect,
+)
+
+# The deaths that a policy counts, one that nobody was on the watch for, and such of other workers.
+_DEATHS_MOST = 8
+# No call that is over in time lasts as long, in any simulated configuration.
+_TIMEOUT_MS = 4_900
+# A note is closed, or the call that it announces begun, in a few tries of a table that is out.
+_CLOSING_MS = 20_000
+_FROZEN_MOST_MS = 50_000
+_OWN_END = "process ended"
+_DEATHS = (_OWN_END, "killed", "timed out", "killed by a record", "killed by user code")
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """Calls of a shard in one invocation: since when it is noted, and when each has begun."""
+
+    by: Suspect
+    noted_ms: int | None = None
+    begun: dict[str, int] = field(default_factory=dict)
+
+
+class InnocentsAreNotCharged(Checker):
+    """
+    A shard is charged with a death only if a worker died while a call of that shard was under way.
+
+    What a worker can know excuses nothing: a call that is over, or that never began because the
+    worker ended its own process for another shard's call (H21). It cannot know whether a death by
+    another hand, between the first try to note a call and the last one to close the note, had
+    anything to do with the call.
+    """
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no call."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        # shard -> invocation -> its calls
+        self._calls: dict[str, dict[str, _UnderWay]] = {}
+
+    def _of(self, by: Suspect, shard_id: str) -> _UnderWay:
+        return self._calls.setdefault(shard_id, {}).setdefault(by.name, _UnderWay(by))
+
+    def document_written(self, write: DocumentWrite) -> None:
+        """See a call noted, or its note closed."""
+        if write.kind != NOTE or write.by.execution == (0, 0):
+            return
+        is_open = write.after.get("is_open", False)
+        for calls in self._calls.get(write.name, {}).values():
+            calls.noted_ms = None  # There is one note of a shard.
+        if is_open:
+            self._of(write.by, write.name).noted_ms = write.at_ms
+
+    def call_begun(self, call: CallBegun) -> None:
+        """See a call begin."""
+        self._of(call.by, call.shard_id).begun[str(call.call)] = call.at_ms
+
+    def hook_told(self, at_ms: int, by: Suspect, shard_id: str, *, hook: Hook) -> None:
+        """See a call of a hook begin."""
+        self._of(by, shard_id).begun[hook] = at_ms
+
+    def bare_call(self, at_ms: int, by: Suspect, shard_id: str, *, call: str, begins: bool) -> None:
+        """See a call without records begin or come back."""
+        if begins:
+            self._of(by, shard_id).begun[call] = at_ms
+        else:
+            self._of(by, shard_id).begun.pop(call, None)
+            self._came_back(at_ms, by, shard_id)
+
+    def call_over(self, by: Suspect, shard_id: str, *, call: int) -> None:
+        """See a call come back."""
+        self._of(by, shard_id).begun.pop(str(call), None)
+
+    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str, *, call: int = 0) -> None:
+        """See when a call came back."""
+        del call
+        self._came_back(at_ms, by, shard_id)
+
+    def batch_done(
+        self,
+        at_ms: int,
+        by: Suspect,
+        shard_id: str,
+        *,
+        done: Sequence[ExtendedSequenceNumber],
+        call: int = 0,
+    ) -> None:
+        """See when a call came back."""
+        del done, call
+        self._came_back(at_ms, by, shard_id)
+
+    def _came_back(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+        calls = self._of(by, shard_id)
+        calls.noted_ms = None if calls.noted_ms is None else at_ms
+
+    def hook_over(self, by: Suspect, shard_id: str, hook: Hook, *, failed: bool) -> None:
+        """See a hook come back: its note is closed soon."""
+        del failed
+        self._of(by, shard_id).begun.pop(hook, None)
+
+    def call_killed(self, at_ms: int, by: Suspect, shard_id: str, *, call: str) -> None:
+        """See a call that kills: whatever it was, it was under way."""
+        self._of(by, shard_id).begun[call] = at_ms - _TIMEOUT_MS
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Look for a death to charge."""
+        if not isinstance(event, CrashCharged):
+            return
+        calls = self._calls.get(event.lease_key, {})
+        may_have = (_may_have_killed(each, at_ms) for each in calls.values() if each.by != by)
+        if not any(may_have):
+            text = f"{by.name} charges it with a death; no worker died in a call of it"
+            self.found(at_ms, event.lease_key, text)
+
+
+def _may_have_killed(calls: _UnderWay, at_ms: int) -> bool:
+    deaths = [(died_ms, what) for died_ms, what in calls.by.faults if what in _DEATHS]
+    died_ms, what = deaths[-1] if deaths else (at_ms, "")
+    if what == _OWN_END:
+        return any(begun_ms <= died_ms - _TIMEOUT_MS for begun_ms in calls.begun.values())
+    if calls.noted_ms is None or calls.begun:
+        return bool(calls.begun)
+    froze = sum(at_ms >= calls.noted_ms and what == "frozen" for at_ms, what in calls.by.faults)
+    return died_ms - calls.noted_ms < _CLOSING_MS + froze * _FROZEN_MOST_MS
+
+
+class WhatKillsIsStopped(Checker):
+    """A shard whose calls kill is stopped, or what kills is given up, after a few deaths (H9)."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no death."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._deaths: Counter[tuple[str, str]] = Counter()
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """See a shard stopped, or a record given up: deaths count anew."""
+        del at_ms, by
+        if isinstance(event, ShardStopped | RecordSkipped):
+            self._count_anew(event.lease_key)
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """See a shard set back: what was noted of deaths counts no more (H20)."""
+        if write.change.operation == "rewind":
+            self._count_anew(write.change.lease_key)
+
+    def _count_anew(self, shard_id: str) -> None:
+        for key in [key for key in self._deaths if key[0] == shard_id]:
+            del self._deaths[key]
+
+    def call_killed(self, at_ms: int, by: Suspect, shard_id: str, *, call: str) -> None:
+        """Count deaths."""
+        self._deaths[shard_id, call] += 1
+        deaths = self._deaths[shard_id, call]
+        if deaths > _DEATHS_MOST:
+            text = f"{by.name} is the {deaths}th to die of its call ({call}), and nobody stops it"
+            self.found(at_ms, shard_id, text)

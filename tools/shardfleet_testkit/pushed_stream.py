@@ -1,0 +1,147 @@
+"""
+A shard source whose pages come by themselves, as SubscribeToShard sends them.
+
+A subscription lives 5 minutes and pushes events: records, how far they lie behind, and a
+continuation sequence number, behind which the next subscription begins; a shard takes one
+subscription in 5 seconds (Kinesis API reference, SubscribeToShard). What is in the stream, and what
+goes wrong with it, is :class:`~shardfleet_testkit.memory_stream.MemoryStream`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shardfleet.domain.reading.pages import RecordsPage, StartingPosition, StartKind
+from shardfleet.engine.ports import Clock
+from shardfleet.errors import IteratorExpired, ShardfleetError, Throttled
+from shardfleet.records import StreamRecord
+from shardfleet_testkit.memory_stream import MemoryStream
+
+SUBSCRIPTION_LIFE_MS = 300_000
+SUBSCRIPTIONS_APART_MS = 5_000
+_EVENTS_APART_MS = 200
+# Without records an event comes all the same, now and then: it tells the lag.
+_QUIET_EVENTS_APART_MS = 1_000
+_EVENTS_AHEAD = 4
+_EVENT_RECORDS = 100
+
+
+@dataclass(slots=True)
+class _Subscription:
+    events: asyncio.Queue[RecordsPage | ShardfleetError | None]
+    task: asyncio.Task[None]
+    token: str
+    rest: RecordsPage | None = None
+
+
+class PushedStream:
+    """
+    The ``ShardSource`` port on subscriptions; close it.
+
+    Attributes:
+        subscribed: monotonic milliseconds of each subscription, by shard.
+
+    """
+
+    def __init__(self, stream: MemoryStream, clock: Clock) -> None:
+        """Subscribe to nothing yet."""
+        self.subscribed: dict[str, list[int]] = {}
+        self._stream = stream
+        self._clock = clock
+        self._subscriptions: dict[str, _Subscription] = {}
+
+    async def page(
+        self, shard_id: str, start: StartingPosition, *, resume_token: str | None, limit: int
+    ) -> RecordsPage:
+        """Return what was pushed next, or a part of it; the token is a continuation number."""
+        current = self._subscriptions.get(shard_id)
+        if current is None or current.token != resume_token:
+            current = await self._subscribe(shard_id, start, resume_token)
+        event = current.rest or await current.events.get()
+        while event is None:  # Its five minutes are over.
+            current = await self._subscribe(shard_id, start, current.token)
+            event = await current.events.get()
+        if isinstance(event, ShardfleetError):
+            await self._cancel(shard_id)
+            raise event
+        found, current.rest = _cut(event, limit, now_ms=self._clock.now_ms())
+        found = replace(found, page_token=current.token)
+        if found.resume_token is None:
+            await self._cancel(shard_id)
+        else:
+            current.token = found.resume_token
+        return found
+
+    async def close(self) -> None:
+        """End all subscriptions."""
+        for shard_id in list(self._subscriptions):
+            await self._cancel(shard_id)
+
+    async def _cancel(self, shard_id: str) -> None:
+        current = self._subscriptions.pop(shard_id, None)
+        if current is not None:
+            current.task.cancel()
+            await asyncio.wait([current.task])
+
+    async def _subscribe(
+        self, shard_id: str, start: StartingPosition, token: str | None
+    ) -> _Subscription:
+        await self._cancel(shard_id)
+        now_ms, before = self._clock.monotonic_ms(), self.subscribed.setdefault(shard_id, [])
+        if before and now_ms - before[-1] < SUBSCRIPTIONS_APART_MS:
+            message = f"SubscribeToShard of {shard_id}: ResourceInUseException"
+            raise Throttled(message)
+        if token is not None:
+            start = StartingPosition(StartKind.AFTER_SEQUENCE_NUMBER, token)
+        iterator = await self._stream.shard_iterator(shard_id, start)
+        before.append(now_ms)
+        token = self._stream.continuation(shard_id, iterator)
+        events: asyncio.Queue[RecordsPage | ShardfleetError | None] = asyncio.Queue(_EVENTS_AHEAD)
+        task = asyncio.create_task(self._push(shard_id, iterator, token=token, events=events))
+        self._subscriptions[shard_id] = found = _Subscription(events, task, token)
+        return found
+
+    async def _push(
+        self,
+        shard_id: str,
+        iterator: str,
+        *,
+        token: str,
+        events: asyncio.Queue[RecordsPage | ShardfleetError | None],
+    ) -> None:
+        """Do as the service does: send what there is, and now and then that there is nothing."""
+        until_ms = self._clock.monotonic_ms() + SUBSCRIPTION_LIFE_MS
+        told_ms = -_QUIET_EVENTS_APART_MS
+        while self._clock.monotonic_ms() < until_ms:
+            try:
+                page = await self._stream.get_records(
+                    iterator, shard_id=shard_id, limit=_EVENT_RECORDS
+                )
+            except IteratorExpired:
+                break
+            except ShardfleetError as error:
+                await events.put(error)
+                return
+            token = page.records[-1].sequence_number if page.records else token
+            is_quiet = not page.records and page.resume_token is not None
+            if not is_quiet or self._clock.monotonic_ms() - told_ms >= _QUIET_EVENTS_APART_MS:
+                told_ms = self._clock.monotonic_ms()
+                await events.put(replace(page, resume_token=page.resume_token and token))
+            if page.resume_token is None:
+                return
+            iterator = page.resume_token
+            await self._clock.sleep_ms(_EVENTS_APART_MS)
+        await events.put(None)
+
+
+def _cut(event: RecordsPage, limit: int, *, now_ms: int) -> tuple[RecordsPage, RecordsPage | None]:
+    """Return so many records of an event, as far behind as the next one, and what is left of it."""
+    if len(event.records) <= limit:
+        return event, None
+    first: Sequence[StreamRecord] = event.records[:limit]
+    token = first[-1].sequence_number
+    rest = replace(event, records=event.records[limit:], size_bytes=None)
+    lag_ms = max(1, now_ms - rest.records[0].approximate_arrival_ms)
+    return RecordsPage(records=first, resume_token=token, millis_behind_latest=lag_ms), rest

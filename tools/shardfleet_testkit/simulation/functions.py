@@ -1,0 +1,393 @@
+"""
+The two Lambda functions: each invocation is an actor that runs the production engine unchanged.
+
+An invocation has its own clock, off by less than two managers may differ, and ends by returning,
+by its time-out, or by being killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Never
+
+from shardfleet.config import FleetConfig
+from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
+from shardfleet.engine.manager.loop import run_manager
+from shardfleet.engine.manager.turn import ManagerPorts
+from shardfleet.engine.ports import (
+    Clock,
+    EventSink,
+    HandlerRunner,
+    Kcl3Store,
+    LeaseStore,
+    WorkerLauncher,
+)
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.worker.ports import WorkerPorts
+from shardfleet.engine.worker.turn import worker_turn
+from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.events.base import Event
+from shardfleet.events.delivery import PositionLost, RecordSkipped
+from shardfleet.events.worker import ShardExpired
+from shardfleet_testkit.memory import MemoryKcl3Store, MemoryStateStore, SeededEntropy
+from shardfleet_testkit.simulation.actors import Actor, KilledError
+from shardfleet_testkit.simulation.java_leader import Kcl3Access, Kcl3World
+from shardfleet_testkit.simulation.java_peer import JavaLikePeer
+from shardfleet_testkit.simulation.streams import FaultyStream, TrueStream
+from shardfleet_testkit.simulation.surroundings import Surroundings
+from shardfleet_testkit.simulation.tables import FaultyKcl3, FaultyLeases, FaultyState, LeaseTable
+from shardfleet_testkit.simulation.user_handler import KeptElsewhere, UserHandler, pass_by
+from shardfleet_testkit.simulation.wire import Outage, Wire
+
+MANAGER_BOX_MS = 70_000
+_FOREVER_MS = 24 * 3_600_000
+# Two managers' clocks may differ by clock_skew_ms (2,000), so each by less than half of that.
+_DRIFT_MS = 900
+# With the last renewal before it, and the adoption after it, still within the failover time.
+_COLD_MOST_S = 8.0
+
+
+class ActorClock:
+    """
+    The ``Clock`` port of one invocation.
+
+    Of its two clocks one at most is wrong by more than a second: where the monotonic one stands
+    still, which Lambda's does not (fact L03), the wall clock does not jump. Nobody can tell from
+    within that both are wrong (H15).
+    """
+
+    def __init__(self, actor: Actor, around: Surroundings) -> None:
+        """Choose how wrong it is, and whether it stands still while frozen."""
+        self._actor = actor
+        self._loop = around.loop
+        drifts = around.faults.strike("clock_drift", actor.worker_id)
+        drift_ms = around.faults.whole("clock_drift", -_DRIFT_MS, _DRIFT_MS) if drifts else 0
+        if drifts and around.drifts_most:
+            drift_ms = _DRIFT_MS if drift_ms > 0 else -_DRIFT_MS
+        self._around = around
+        self._began_ms = around.clock.now_ms() - around.now_ms + drift_ms
+        self._stands_still = drifts and drift_ms % 2 == 0
+        actor.wall_ms = self.now_ms
+
+    def now_ms(self) -> int:
+        """Return this sandbox's idea of the epoch milliseconds."""
+        jumped_ms = self._actor.clock_off_ms + self._around.clocks_off_ms
+        steady_ms = self._began_ms + self._loop.virtual_ms
+        return steady_ms if self._stands_still else steady_ms + jumped_ms
+
+    def monotonic_ms(self) -> int:
+        """Return milliseconds that may leave out the time spent frozen."""
+        stood_ms = self._actor.frozen_ms if self._stands_still else 0
+        return self._loop.virtual_ms - stood_ms
+
+    async def sleep_ms(self, duration_ms: float) -> None:
+        """Sleep."""
+        self._actor.check()
+        await asyncio.sleep(duration_ms / 1000)
+        self._actor.check()
+
+
+class _Sink:
+    """The ``EventSink`` port of one invocation: the dead tell nothing."""
+
+    def __init__(self, actor: Actor, around: Surroundings) -> None:
+        self._actor = actor
+        self._around = around
+
+    def emit(self, event: Event) -> None:
+        """Pass the event on to the checkers and the log."""
+        if self._actor.is_dead:
+            return
+        if isinstance(event, RecordSkipped):
+            pass_by(self._actor, self._around, event)
+        if isinstance(event, PositionLost | ShardExpired):
+            self._around.ledger.told_lost(event.lease_key)
+        self._around.tell(self._actor, event)
+
+
+class _Process:
+    """The ``Process`` port of one invocation."""
+
+    def __init__(self, actor: Actor, around: Surroundings) -> None:
+        self._actor = actor
+        self._around = around
+
+    def end(self, reason: str) -> Never:
+        """Let the invocation die."""
+        self._around.log(self._actor.name, "ends its process:", reason)
+        self._actor.suffered("process ended")
+        self._actor.kill()
+        raise KilledError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """
+    What the functions reach: tables, stream, and what is wrong with each.
+
+    Attributes:
+        kcl3: what a KCL 3 keeps beside the leases; None: none of its workers is there.
+
+    """
+
+    leases: LeaseTable
+    state: MemoryStateStore
+    stream: TrueStream
+    lease_outage: Outage
+    state_outage: Outage
+    kcl3: Kcl3World | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """
+    Somebody at a command line, with the rights of an operator.
+
+    Attributes:
+        actor: the process of the command.
+        clock: of its machine.
+        entropy: for its back-offs.
+        leases: the lease table.
+        state: the fleet-state table.
+        stream: the stream.
+        events: what the command is told by the engine.
+
+    """
+
+    actor: Actor
+    clock: Clock
+    entropy: SeededEntropy
+    leases: LeaseStore
+    state: FleetState
+    stream: FaultyStream
+    events: EventSink
+
+
+class Functions:
+    """
+    Invokes the functions.
+
+    Attributes:
+        alive: actors that run, in the order of their beginning.
+        killed: how many were killed, cut off or ended their process.
+        turns: worker turns begun.
+        latest: the latest invocation of each slot.
+        handler_of: makes the ``HandlerRunner`` port of an invocation.
+        is_reachable: while it is not set, nothing is invoked.
+
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        services: Services,
+        *,
+        config: FleetConfig,
+        worker_box_ms: int,
+        handlers_overlap: bool,
+    ) -> None:
+        """Deploy."""
+        self.alive: list[Actor] = []
+        self.killed = 0
+        self.turns = 0
+        self.latest: dict[str, Actor] = {}
+        self._around = around
+        self._services = services
+        self._config = config
+        self._box_ms = worker_box_ms
+        self._overlaps = handlers_overlap
+        self.handler_of: Callable[[Actor, Clock], HandlerRunner] = self._scripted
+        self.is_reachable = asyncio.Event()
+        self.is_reachable.set()
+        self._numbers = 0
+
+    async def worker(self, given: SlotInput) -> TurnOutcome | None:
+        """Invoke the worker function; None is a crash, as far as the caller can tell."""
+        faults = self._around.faults
+        await self.is_reachable.wait()
+        await self._cold_start(self.worker_id(given.slot_id))
+        actor = self._begin_worker(given)
+        if faults.strike("duplicate_call", actor.worker_id):
+            actor.suffered("duplicate call")
+            self._begin_worker(given).suffered("duplicate call")
+        if faults.strike("late_twin", actor.worker_id):
+            delay_s = faults.between("late_twin", 1.0, 60.0)
+            self._around.spawn(self._late_twin(given, delay_s), "late twin")
+        if faults.strike("connection_lost", actor.worker_id):
+            actor.suffered("connection lost")
+            patience_s = faults.between("connection_lost", 0.1, 60.0)
+            await asyncio.wait([actor.ended], timeout=patience_s)
+            self._around.log(actor.name, "connection lost")
+            return None
+        await asyncio.wait([actor.ended])
+        if actor.ended.exception() is not None:
+            return None
+        outcome = actor.ended.result()
+        return outcome if isinstance(outcome, TurnOutcome) else None
+
+    def manager(self, launcher_of: Callable[[Actor], WorkerLauncher]) -> None:
+        """Invoke the manager function, asynchronously; nobody repeats what is not invoked."""
+        if not self.is_reachable.is_set():
+            return
+        actor = self._new_actor("manager", "")
+        clock = ActorClock(actor, self._around)
+        stream = self._stream(actor)
+        ports = ManagerPorts(
+            leases=self._leases(actor),
+            kcl3=self._kcl3(actor),
+            state=FleetState(self._state(actor), clock),
+            stream=stream,
+            source=stream,
+            launcher=launcher_of(actor),
+            clock=clock,
+            entropy=self._entropy(actor),
+            events=_Sink(actor, self._around),
+        )
+        run = run_manager(self._config, ports, run_ms=self._config.manager_most_ms)
+        self._start(actor, run, MANAGER_BOX_MS)
+
+    def peer(self, number: int, *, hurry: float = 1.0, is_old: bool = False) -> Actor:
+        """Start a worker that behaves like the KCL for Java; it runs until it is killed."""
+        worker_id = f"java-{number}"
+        actor = self._new_actor("java", worker_id)
+        shared = self._services.kcl3
+        kcl3 = None
+        if shared is not None:
+            kcl3 = Kcl3Access(rows=self._kcl3(actor), lock=shared.lock, hurry=hurry)
+        peer = JavaLikePeer(
+            actor,
+            self._around,
+            leases=self._leases(actor),
+            stream=self._stream(actor),
+            kcl3=kcl3,
+            is_old=is_old,
+        )
+        self._start(actor, peer.run(), _FOREVER_MS)
+        return actor
+
+    def person(self, name: str) -> Person:
+        """Begin a command of somebody's; nobody but its own calls freezes or kills it."""
+        actor = self._new_actor(name, "")
+        clock = ActorClock(actor, self._around)
+        return Person(
+            actor=actor,
+            clock=clock,
+            entropy=self._entropy(actor),
+            leases=self._leases(actor),
+            state=FleetState(self._state(actor), clock),
+            stream=self._stream(actor),
+            events=_Sink(actor, self._around),
+        )
+
+    async def run_by(self, person: Person, command: Coroutine[Any, Any, None]) -> None:
+        """Run a command to its end, or its death; an error that nobody foresaw is a violation."""
+        actor = person.actor
+        actor.start(command)
+        await asyncio.wait([actor.ended])
+        error = actor.ended.exception()
+        if error is not None:
+            text = f"{type(error).__name__}: {error}"
+            for checker in self._around.checkers:
+                checker.turn_over(self._around.now_ms, actor, left=(), error=text)
+        actor.kill()
+
+    def _begin_worker(self, given: SlotInput) -> Actor:
+        actor = self._new_actor(given.slot_id, self.worker_id(given.slot_id))
+        actor.execution = (given.start_epoch, given.generation)
+        self.latest[given.slot_id] = actor
+        self.turns += 1
+        clock = ActorClock(actor, self._around)
+        stream = self._stream(actor)
+        ports = WorkerPorts(
+            clock=clock,
+            entropy=self._entropy(actor),
+            leases=self._leases(actor),
+            state=self._state(actor),
+            stream=stream,
+            source=stream,
+            handler=self.handler_of(actor, clock),
+            dead_letters=KeptElsewhere(actor, self._around, Wire(actor, self._around, Outage())),
+            events=_Sink(actor, self._around),
+            process=_Process(actor, self._around),
+        )
+        deadline_ms = clock.monotonic_ms() + self._box_ms
+        turn = worker_turn(given, config=self._config, ports=ports, deadline_ms=deadline_ms)
+        self._start(actor, turn, self._box_ms)
+        return actor
+
+    def worker_id(self, slot_id: str) -> str:
+        """Return the owner's name under which a slot's worker holds leases."""
+        return f"{self._config.fleet}-{slot_id}"
+
+    async def _late_twin(self, given: SlotInput, delay_s: float) -> None:
+        """Make a call once more that was made long ago."""
+        await asyncio.sleep(delay_s)
+        late = self._begin_worker(given)
+        for actor in self.alive:
+            if actor.worker_id == late.worker_id:
+                actor.suffered("late twin")
+
+    async def _cold_start(self, worker_id: str) -> None:
+        """Let Lambda take its time to find a sandbox; the invocation's own time begins after."""
+        faults = self._around.faults
+        if faults.strike("cold_start", worker_id):
+            await asyncio.sleep(faults.between("cold_start", 0.5, _COLD_MOST_S))
+
+    def _start(self, actor: Actor, main: Coroutine[Any, Any, object], box_ms: int) -> None:
+        self.alive.append(actor)
+        self._around.log(actor.name, "begins")
+        actor.start(main)
+        self._around.spawn(self._watch(actor, box_ms), f"watch {actor.name}")
+
+    async def _watch(self, actor: Actor, box_ms: int) -> None:
+        """Cut an invocation off at its time-out; tell the checkers how it returned."""
+        around = self._around
+        await asyncio.wait([actor.ended], timeout=box_ms / 1000)
+        if not actor.ended.done():
+            actor.suffered("timed out")
+            around.log(actor.name, "timed out")
+            actor.kill()
+        self.alive.remove(actor)
+        if actor.is_dead:
+            self.killed += 1
+            return
+        error = actor.ended.exception()
+        is_refusal = isinstance(error, (Throttled, OutcomeUnknown)) and not actor.worker_id
+        text = "" if error is None or is_refusal else f"{type(error).__name__}: {error}"
+        left = [task.get_name() for task in actor.tasks if not task.done()]
+        result = repr(error) if error else actor.ended.result()
+        around.log(actor.name, "returns", result)
+        for checker in around.checkers:
+            checker.turn_over(around.now_ms, actor, left=left, error=text)
+        actor.kill()
+
+    def _scripted(self, actor: Actor, clock: Clock) -> HandlerRunner:
+        is_manual = self._config.checkpoint == "manual"
+        return UserHandler(actor, self._around, clock, overlaps=self._overlaps, is_manual=is_manual)
+
+    def _new_actor(self, role: str, worker_id: str) -> Actor:
+        self._numbers += 1
+        return Actor(f"{role}#{self._numbers}", worker_id, now_ms=self._around.clock.monotonic_ms)
+
+    def _entropy(self, actor: Actor) -> SeededEntropy:
+        return SeededEntropy(self._around.chance(f"entropy/{actor.name}").getrandbits(64))
+
+    def _leases(self, actor: Actor) -> FaultyLeases:
+        wire = Wire(actor, self._around, self._services.lease_outage)
+        return FaultyLeases(self._services.leases, wire, around=self._around, by=actor)
+
+    def _kcl3(self, actor: Actor) -> Kcl3Store:
+        shared = self._services.kcl3
+        if shared is None:
+            return MemoryKcl3Store()
+        return FaultyKcl3(shared.rows, Wire(actor, self._around, Outage()))
+
+    def _state(self, actor: Actor) -> FaultyState:
+        wire = Wire(actor, self._around, self._services.state_outage)
+        return FaultyState(self._services.state, wire, around=self._around, by=actor)
+
+    def _stream(self, actor: Actor) -> FaultyStream:
+        wire = Wire(actor, self._around, Outage(), throttle="stream_throttle")
+        return FaultyStream(self._services.stream, wire, around=self._around, by=actor)

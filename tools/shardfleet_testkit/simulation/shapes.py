@@ -1,0 +1,201 @@
+"""What a simulated run looks like before anything goes wrong: the settings, and the world."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from shardfleet.config import FleetConfig
+from shardfleet_testkit.clock import VirtualClock
+from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN
+from shardfleet_testkit.simulation.wire import FREEZE_S
+
+_MINUTE_S = 60.0
+_SHARDS_LEAST = 8
+# The stream grows for a while, then shrinks, so that slots are started and drained.
+_TREND_MS = 150_000
+# A worker's box leaves room for several turns per run, and so for what happens between turns.
+_WORKER_BOX_MS = 90_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """
+    What a run looks like before anything goes wrong.
+
+    Attributes:
+        config: the fleet's.
+        shards: at the beginning.
+        shards_least: never fewer are open.
+        shards_most: never more are open.
+        records_per_s: put on average.
+        reshard_every_s: on average.
+        loops_most: invocations before an execution continues as new.
+        handlers_overlap: the user's handler is ``async def``.
+        busy_s: how long faults happen.
+        measures_quiet: wait for a quiet fleet and measure it.
+        has_peer: a worker that behaves like the KCL for Java shares the stream.
+        trend_ms: how long the stream grows before it shrinks, and the other way round.
+        forget_most_s: the longest time after which a shard that is done leaves the stream.
+        focus: calls, by how their names begin, that invocations freeze or die in; empty: all.
+        freeze_s: the shortest and the longest freeze.
+        drifts_most: a clock that is wrong is as wrong as it may be.
+        schedule_s: time between the manager's invocations.
+        box_ms: a worker function's time-out.
+        peer_hurry: how many times as often a peer begins handovers.
+        peer_is_old: a peer stores no hash ranges (KCL before 2.3.0).
+        peers_lead: peers are of the KCL 3, with a leader, or of the KCL 2; None: it is drawn.
+        rewinds_finished: an operator sets back finished leases only.
+        pauses_every_s: how often a person pauses something; 0: never.
+        recreated_s: when the stream is deleted and created again; 0: never.
+        instant_s: for AT_TIMESTAMP: when the fleet is to begin; it is deployed soon after.
+        is_left: after the busy time Lambda invokes nothing for longer than records are kept.
+
+    """
+
+    config: FleetConfig
+    shards: int
+    shards_least: int
+    shards_most: int
+    records_per_s: float
+    reshard_every_s: float
+    loops_most: int
+    handlers_overlap: bool
+    busy_s: float
+    measures_quiet: bool
+    has_peer: bool
+    trend_ms: int = _TREND_MS
+    forget_most_s: float = 60.0
+    focus: tuple[str, ...] = ()
+    freeze_s: tuple[float, float] = FREEZE_S
+    drifts_most: bool = False
+    schedule_s: float = _MINUTE_S
+    box_ms: int = _WORKER_BOX_MS
+    peer_hurry: float = 1.0
+    peer_is_old: bool = False
+    peers_lead: bool | None = None
+    rewinds_finished: bool = False
+    pauses_every_s: float = 0.0
+    recreated_s: float = 0.0
+    instant_s: float = 0.0
+    is_left: bool = False
+
+    @classmethod
+    def drawn(cls, chance: random.Random, *, busy_s: float | None = None) -> Shape:
+        """Draw a shape: 8 to 18 shards on at least 4 slots, small turns, small batches."""
+        shards = chance.randint(_SHARDS_LEAST, 12)
+        config = _config(chance, leases_per_worker=2)
+        # A peer reads LATEST as a moving now (§5.1), and gives no record up.
+        may_have_peer = config.initial_position == "TRIM_HORIZON" and config.failure_policy.stops
+        return cls(
+            config=config,
+            shards=shards,
+            shards_least=_SHARDS_LEAST,
+            shards_most=18,
+            records_per_s=chance.uniform(0.5, 4.0),
+            reshard_every_s=chance.uniform(8.0, 60.0),
+            loops_most=chance.randint(2, 8),
+            handlers_overlap=chance.choice((True, False)),
+            busy_s=busy_s or chance.uniform(200.0, 800.0),
+            measures_quiet=chance.randrange(5) == 0 and not may_have_peer,
+            has_peer=may_have_peer,
+        )
+
+    @classmethod
+    def small(cls, chance: random.Random, *, busy_s: float | None = None) -> Shape:
+        """Draw a cheap shape: 3 to 8 shards on at least 2 slots, for a minute or two."""
+        drawn = cls.drawn(chance, busy_s=busy_s or chance.uniform(50.0, 120.0))
+        config = replace(drawn.config, workers_min=chance.randint(2, 3), workers_max=6)
+        return replace(
+            drawn,
+            config=config,
+            shards=chance.randint(3, 5),
+            shards_least=3,
+            shards_most=8,
+            reshard_every_s=chance.uniform(5.0, 30.0),
+            measures_quiet=False,
+            trend_ms=40_000,
+        )
+
+    def sleeping(self, chance: random.Random) -> Shape:
+        """Let idle shards sleep, and let there be so few records that some are idle."""
+        config = replace(
+            self.config,
+            sleep=True,
+            sleep_after_ms=chance.choice((1_000, 3_000, 8_000)),
+            wake_most_ms=chance.choice((10_000, 30_000, 60_000)),
+        )
+        # Shards that fall asleep and wake change hands in the quietest fleet.
+        records_per_s = chance.choice((0.1, 0.3, 1.0))
+        return replace(self, config=config, records_per_s=records_per_s, measures_quiet=False)
+
+    def from_instant(self, chance: random.Random) -> Shape:
+        """Let the fleet begin at an instant, in a stream that has been resharded since before."""
+        instant_s = chance.uniform(5.0, 90.0)
+        config = replace(
+            self.config,
+            initial_position="AT_TIMESTAMP",
+            initial_timestamp_ms=VirtualClock().start_ms + round(instant_s * 1000),
+        )
+        return replace(
+            self, config=config, instant_s=instant_s, has_peer=False, measures_quiet=False
+        )
+
+    def in_lanes(self, chance: random.Random) -> Shape:
+        """Let records of a shard be handled side by side, and more of them be there to be so."""
+        config = replace(
+            self.config,
+            parallelism=chance.choice((2, 4, 16)),
+            open_records_most=chance.choice((5, 50, 100_000)),
+            on_failure=chance.choice(("retry", "bisect")),
+            batch_records_most=min(self.config.batch_records_most, 5),
+        )
+        records_per_s = self.records_per_s * chance.choice((1.0, 3.0))
+        return replace(self, config=config, records_per_s=records_per_s)
+
+    def in_windows(self, chance: random.Random) -> Shape:
+        """Let each shard have tumbling windows; nobody else keeps their states."""
+        length_ms = chance.choice((1_000, 5_000, 20_000))
+        config = replace(self.config, tumbling_window_ms=length_ms, parallelism=1)
+        return replace(self, config=config, has_peer=False, measures_quiet=False)
+
+    def by_hand(self, chance: random.Random) -> Shape:
+        """Let the handler buffer records, and checkpoint what it has written (manual)."""
+        config = replace(
+            self.config,
+            checkpoint="manual",
+            parallelism=1,
+            open_records_most=chance.choice((3, 10, 50)),
+            open_age_ms=chance.choice((2_000, 10_000, 60_000)),
+        )
+        return replace(self, config=config, measures_quiet=False)
+
+    def left(self) -> Shape:
+        """Let nothing be invoked for a day, so that what is unread then is trimmed."""
+        return replace(self, is_left=True, has_peer=False, measures_quiet=False)
+
+
+def _config(chance: random.Random, *, leases_per_worker: int) -> FleetConfig:
+    on_exhausted = chance.choice(("stop", "sqs"))
+    return FleetConfig(
+        fleet="fleet",
+        stream_arn=MEMORY_STREAM_ARN,
+        lease_table="leases",
+        state_table="state",
+        cycle_ms=chance.choice((5_000, 20_000)),
+        assignment=chance.choice(("balanced", "balanced", "greedy")),
+        leases_per_worker=leases_per_worker + chance.randint(0, 2),
+        workers_min=chance.randint(4, 6),
+        workers_max=16,
+        scale_down_ms=10_000,
+        records_per_read=chance.choice((3, 20, 200)),
+        batch_records_most=chance.choice((1, 5, 50)),
+        handler_timeout_ms=5_000,
+        initial_position=chance.choice(("TRIM_HORIZON", "TRIM_HORIZON", "LATEST")),
+        on_exhausted=on_exhausted,
+        failed_queue_url="queue",
+        max_attempts=chance.choice((0, 3, 10)),
+        checkpoint_ms=chance.choice((0, 1_000, 5_000)),
+        turn_margin_ms=6_000,
+        turn_most_ms=chance.choice((20_000, 40_000, 70_000)),
+    )
