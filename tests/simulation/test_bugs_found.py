@@ -1,4 +1,4 @@
-"""What the simulation has found, one test each; docs/proof.md names seed and checker."""
+"""What the simulation has found, one test each."""
 
 import asyncio
 from dataclasses import replace

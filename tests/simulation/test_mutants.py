@@ -1,10 +1,11 @@
 """
 The mutants: each still fits the engine's source, and some of them are caught here, each time.
 
-All of them: ``make mutants``; the table is in docs/proof.md.
+All of them: ``make mutants``; the page is benchmarks/results/mutants.md.
 """
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,10 @@ from tests.simulation.mutants.arenas import ARENAS
 from tests.simulation.mutants.catalogue import MUTANTS
 from tests.simulation.mutants.mutant import mutant, mutated
 from tests.simulation.mutants.rows import ROWS, WITHOUT_MUTANT
-from tests.simulation.mutants.run import by_seeds
+from tests.simulation.mutants.run import by_seeds, page_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "proof.md"
+RESULTS = Path(__file__).parents[2] / "benchmarks/results/mutants.json"
+PAGE = RESULTS.with_suffix(".md")
 
 
 @pytest.mark.parametrize("found", MUTANTS, ids=lambda found: found.name)
@@ -65,10 +67,11 @@ def test_mutants_have_names_of_their_own_and_known_arenas():
     assert not [found.name for found in MUTANTS if found.test and found.why_not]
 
 
-def test_the_page_about_the_proof_lists_every_mutant():
+def test_the_page_beside_the_results_lists_every_mutant():
     page = PAGE.read_text("utf-8")
 
     assert [found.name for found in MUTANTS if f"| {found.name} |" not in page] == []
+    assert page == page_of(json.loads(RESULTS.read_text("utf-8"))), "run: make mutants"
 
 
 def test_every_row_of_the_museum_has_a_mutant_or_a_reason_on_the_page():

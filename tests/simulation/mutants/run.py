@@ -1,7 +1,7 @@
 """
-The long run: ``python -m tests.simulation.mutants.run --seeds 200 --jobs 2 --output FILE``.
+The long run: ``python -m tests.simulation.mutants.run --seeds 200 --jobs 2 --output FILE.json``.
 
-Each mutant gets a process of its own, which runs seeds until a checker complains; a mutant with a
+FILE.md beside it has the same as a page. Each mutant gets a process of its own, which runs seeds until a checker complains; a mutant with a
 test instead is given to that test. One line per mutant, the sums last.
 """
 
@@ -22,6 +22,7 @@ from shardfleet_testkit.simulation import run_seed
 from tests.simulation.mutants.arenas import ARENAS
 from tests.simulation.mutants.catalogue import MUTANTS
 from tests.simulation.mutants.mutant import Mutant
+from tests.simulation.mutants.rows import WITHOUT_MUTANT
 
 ROOT = Path(__file__).parents[3]
 _SEEDS = 200
@@ -37,10 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
     parser.add_argument("--only", default="", help="names or sources, parts of them, by commas")
     parser.add_argument("--output", type=Path, help="result file, JSON")
-    parser.add_argument("--table", type=Path, help="print the table of this result file, no run")
+    parser.add_argument("--page", type=Path, help="write the page of this result file, no run")
     given = parser.parse_args(arguments)
-    if given.table is not None:
-        sys.stdout.write("\n".join(table(json.loads(given.table.read_text("utf-8")))) + "\n")
+    if given.page is not None:
+        _write_page(given.page)
         return 0
     texts = given.only.split(",")
     wanted = [m for m in MUTANTS if any(text in m.name or text in m.source for text in texts)]
@@ -51,18 +52,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     body["elapsed_s"] = round(time.monotonic() - began_s)
     if given.output is not None:
         given.output.write_text(json.dumps(body, indent=1) + "\n", "utf-8")
-    sys.stdout.write(
-        f"{body['caught_by_seed']} of {body['expressible']} mutants caught by a seed "
-        f"({body['share']:.1%}), {body['caught_by_test']} more by a test, "
-        f"{body['equivalent']} make no difference, {len(body['missed'])} missed: "
-        f"{', '.join(body['missed']) or 'none'}\n"
-    )
+        _write_page(given.output)
+    sys.stdout.write(_summary(body) + "\n")
     return 0 if body["share"] >= LEAST_SHARE else 1
 
 
-def table(body: dict[str, Any]) -> list[str]:
-    """Return the table of docs/proof.md, in Markdown, of a result file's body."""
-    lines = ["| bug | source | arena | seed | found by |", "|---|---|---|---|---|"]
+def _write_page(results: Path) -> None:
+    body = json.loads(results.read_text("utf-8"))
+    results.with_suffix(".md").write_text(page_of(body), "utf-8")
+
+
+def page_of(body: dict[str, Any]) -> str:
+    """Return a result file's body as a page: every mutant, and the bugs that have none."""
+    lines = [
+        "# Mutants",
+        "",
+        "Written by `make mutants`; docs/proof.md says what this is.",
+        "",
+        _summary(body),
+        "",
+        "| bug | source | arena | seed | found by |",
+        "|---|---|---|---|---|",
+    ]
     for row in body["mutants"]:
         arena, seed, found = row["arena"], row["seed"] or "", f"`{row['checker']}`"
         if row["test"]:
@@ -70,7 +81,18 @@ def table(body: dict[str, Any]) -> list[str]:
         elif not row["seed"]:
             found = f"nobody: {row['why_not']}" if row["why_not"] else "**missed**"
         lines.append(f"| {row['name']} | {row['source']} | {arena} | {seed} | {found} |")
-    return lines
+    lines += ["", "Bugs of others that have no mutant:", "", "| bug | why not |", "|---|---|"]
+    lines += [f"| {row} | {reason} |" for row, reason in WITHOUT_MUTANT.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _summary(body: dict[str, Any]) -> str:
+    return (
+        f"With {body['seeds_most']} seeds each, {body['caught_by_seed']} of {body['expressible']} "
+        f"mutants are caught by a seed ({body['share']:.1%}), {body['caught_by_test']} more by a "
+        f"test, {body['equivalent']} make no difference, {len(body['missed'])} are missed: "
+        f"{', '.join(body['missed']) or 'none'}."
+    )
 
 
 def _row(mutant: Mutant, seeds: int) -> dict[str, Any]:
