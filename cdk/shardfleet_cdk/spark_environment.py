@@ -27,7 +27,7 @@ from shardfleet_cdk.bundling import (
 )
 from shardfleet_cdk.lambda_platform import Platform
 
-# `emr-spark-8.0.0` has Python 3.9, 3.11 and 3.12 (spark.md §5); 3.11 is the library's oldest.
+# `emr-spark-8.0.0` has Python 3.9, 3.11 and 3.12; 3.11 is the library's oldest.
 PLATFORM = Platform("3.11", "aarch64")
 PYTHON = "/usr/bin/python3.11"
 UNPACKED = "environment"

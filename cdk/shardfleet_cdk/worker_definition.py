@@ -2,7 +2,7 @@
 The worker slot's state machine, as plain data (Amazon States Language, JSONata).
 
 One execution is one slot with a stable worker id. It invokes the worker function again and again;
-the reply's outcome decides (architecture.md §6): CONTINUE invokes it again, IDLE and DRAINED end
+the reply's outcome decides: CONTINUE invokes it again, IDLE and DRAINED end
 the slot, FAILED and every crash invoke it again at once the first time, then with a growing
 delay (hazard H9); a crash after an invocation that ran for a minute is a first one again. After
 `loops_most` invocations, crashes included, the execution starts its successor with the next
@@ -27,7 +27,7 @@ WELL_AFTER_SECONDS = 60
 TASK_GRACE_SECONDS = 30
 
 # What is retried without counting as a crash: the function did not run, or Lambda's own front
-# end failed. The CDK's usual list lacks TooManyRequestsException (serverless.md §3.4).
+# end failed. The CDK's usual list lacks TooManyRequestsException.
 RETRIED_ERRORS = (
     "Lambda.TooManyRequestsException",
     "Lambda.ServiceException",

@@ -118,7 +118,7 @@ def test_a_decorated_function_and_an_unknown_contract_are_somebody_else_s_to_jud
 
 
 def test_hooks_are_called_with_the_shard_and_the_last_chance_with_its_end_too():
-    """docs/handlers.md; the KCL's shutdownRequested is asked before the lease is given up."""
+    """The KCL's shutdownRequested is asked before the lease is given up."""
     assert {hook: hook.given for hook in Hook} == dict.fromkeys(Hook, ("shard",)) | {
         Hook.STOPPING: ("shard", "until")
     }

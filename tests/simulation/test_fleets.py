@@ -37,7 +37,7 @@ def test_fleets_of_fixed_seeds_break_no_invariant_under_many_faults():
 
 
 class NeighboursGoOnAtOnce(NeighboursGoOn):
-    """As architecture.md, rule 17 has it: nothing else goes wrong here."""
+    """As it is where nothing else goes wrong."""
 
     waits_most_ms = 2_000
 

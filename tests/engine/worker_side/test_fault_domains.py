@@ -1,8 +1,7 @@
 """
 A fault has a domain: what one shard raises, or one lease item, stops nobody else.
 
-Hazards H9, H10; architecture.md, rule 17. protocol.md §9.2 names a peer that writes items which
-nobody can read.
+Hazards H9, H10.
 """
 
 import asyncio

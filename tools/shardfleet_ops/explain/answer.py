@@ -4,7 +4,7 @@ Why a lease is where it is and why it moved; the same for a worker; and where a 
 Pure: from a reading of both tables, the kept places and the kept turns to the sentences of
 `shardfleet explain`. Each stands on something that was read: the manager's notes, or the tables.
 Where a record is, is told by the lease table alone: a checkpoint covers only what the handler has
-finished (architecture.md §5.7), so ``PROCESSED`` is certain; ``PENDING`` may include records that
+finished, so ``PROCESSED`` is certain; ``PENDING`` may include records that
 are handled but not checkpointed yet.
 """
 

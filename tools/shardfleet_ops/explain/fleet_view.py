@@ -25,7 +25,7 @@ from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.values import dataclass
 
 _NOTHING_PAUSED = Pauses()
-# Two schedules of the manager, which plans at least once a minute (serverless.md §0).
+# Two schedules of the manager, which plans at least once a minute.
 PLAN_STILL_MS = 150_000
 _MINUTE_S = 60
 _State = TypeVar("_State", bound=StrEnum)

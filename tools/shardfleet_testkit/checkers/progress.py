@@ -257,7 +257,7 @@ class NeighboursGoOn(Checker):
     """
     What one shard's consumer raises keeps no other shard of its worker from being read or handled.
 
-    A worker, that is, to which nothing else happens (architecture.md, rule 17).
+    A worker, that is, to which nothing else happens.
 
     Attributes:
         waits_most_ms: how long another shard may wait: a few calls, each as slow as calls may be.

@@ -5,7 +5,7 @@ Of our own contract it is given the batch. Of Lambda's it is given the event of 
 mapping, field for field (AWS Lambda developer guide, "Using Lambda with Kinesis"), so that a
 handler written for that runs unmodified; two fields are ours and appear only where they say
 something: ``subSequenceNumber`` on records out of a KPL aggregate, and ``explicitHashKey``. Its
-context tells the time left of its own batch, not of the worker's turn (serverless.md §2.2 item 7).
+context tells the time left of its own batch, not of the worker's turn.
 
 The worker's handler thread and the simulation call a handler in the same way.
 """

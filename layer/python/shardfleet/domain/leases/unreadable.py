@@ -3,8 +3,7 @@ Lease items that cannot be read: what stands for them in the planners, and what 
 
 An item that claims to be a lease and cannot be read is nobody's to create again, overwrite, assign
 or delete, nor are the shards that descend from it to begin: whether it is finished is not known.
-Everything else goes on (architecture.md, rule 17; protocol.md §9.2 names a peer that writes such
-items). Java's deserializer throws, which ends the whole scan.
+Everything else goes on. Java's deserializer throws, which ends the whole scan.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What a shard's consumer raises that nobody foresaw stops that shard alone, for a
 It is put on record as a stop with an end: shown and alarmed like a stop by policy, remembered
 across turns, and over at once after ``shardfleet resume``. The lease stays where it is: the worker
 goes on renewing it and tries again, ever less often, so nothing is skipped and nothing comes twice
-that the handler had done (architecture.md, rule 17).
+that the handler had done.
 """
 
 from __future__ import annotations

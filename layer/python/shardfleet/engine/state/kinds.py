@@ -1,7 +1,7 @@
 """
 The kinds of documents of the fleet-state table: their names, ids and bodies, and nowhere else.
 
-Nothing of ours is ever put into the lease table (protocol.md §1.2, architecture.md §5.6). What is
+Nothing of ours is ever put into the lease table (protocol.md §0.8). What is
 not known of a body is passed over, what is missing has its default or makes it unreadable; what
 holds while a document is unreadable says the module that reads it, and docs/operating.md.
 """
