@@ -15,12 +15,14 @@ from shardfleet.domain.balance.migration import MigrationStep, MigrationTask
 from shardfleet.domain.cost.estimate import Consumption, price_of
 from shardfleet.domain.cost.prices import PRICES
 from shardfleet.domain.cost.spending import Chosen, Regime
+from shardfleet.domain.delivery.contract import HandlerContract
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.positions.positions import positions_from_text, positions_to_json
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.turn_log import Entry
 from shardfleet.producer.settings import ProducerCounts
 from shardfleet.records import Record
+from shardfleet.runtime.handler_loading import as_handler
 from shardfleet_ops.cli.app import app
 from shardfleet_ops.cli.migrate import migration_json
 from shardfleet_ops.cli.position import import_json
@@ -240,3 +242,19 @@ def test_a_module_names_rules_of_the_protocol_that_there_are():
 
     assert len(named) > 20
     assert [each for each in named if each[1:] not in NUMBERED] == []
+
+
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["handlers", "windows", "manual-checkpoints"])
+def test_the_handlers_of_a_page_can_be_loaded(page):
+    blocks = PYTHON.findall((DOCS / f"{page}.md").read_text("utf-8"))
+    shown = [text for text in blocks if "def handle(" in text]
+
+    assert shown
+    for text in shown:
+        defined = {}
+        exec(compile(text, f"{page}.md", "exec"), defined)  # noqa: S102 - what readers will run.
+        handler = defined.get("handle") or defined["Buffer"]
+        assert as_handler(handler, name=page).contract is HandlerContract.NATIVE
