@@ -124,11 +124,11 @@ class FleetConfig:
     )
     cycle_ms: int = _number(20_000, "time between manager turns (KCL 2 x failover)", low=200)
     manager_run_ms: int = _number(
-        57_000, "how long one manager invocation goes on while anything is awake (H13)"
+        57_000, "how long one manager invocation goes on while anything is awake"
     )
-    clock_skew_ms: int = _number(2_000, "clock skew allowed for between two managers (H15)")
+    clock_skew_ms: int = _number(2_000, "clock skew allowed for between two managers")
     start_allowance_ms: int = _number(
-        5_000, "extra grace before the first renewal of a fresh assignment (H16)"
+        5_000, "extra grace before the first renewal of a fresh assignment"
     )
     assignment: str = _choice(
         "balanced",
@@ -259,7 +259,7 @@ class FleetConfig:
         "result; 0: no windows (the mapping's TumblingWindowInSeconds)",
         high=900_000,
     )
-    handler_timeout_ms: int = _number(60_000, "time-out of one handler call (H10)", low=100)
+    handler_timeout_ms: int = _number(60_000, "time-out of one handler call", low=100)
     parallelism: int = _number(
         1,
         "handler calls of a shard at once, each with other partition keys, whose records stay in "
@@ -313,7 +313,7 @@ class FleetConfig:
     )
     failed_topic_arn: str = _text("", "SNS topic for on_exhausted sns")
     crashes_most: int = _number(
-        3, "process deaths charged to one shard before max_attempts' policy applies (H9)", low=1
+        3, "process deaths charged to one shard before max_attempts' policy applies", low=1
     )
     checkpoint: str = _choice(
         "auto",
@@ -390,7 +390,7 @@ class FleetConfig:
     # --- what is told
     metrics_ms: int = _number(
         60_000,
-        "a worker writes its metrics this often (H18: at least each minute)",
+        "a worker writes its metrics this often",
         low=500,
         high=60_000,
     )
