@@ -42,7 +42,7 @@ class Somebody:
 
     def __init__(self, name="s0001#1", worker_id="fleet-s0001", execution=(1, 0)):
         self.name, self.worker_id, self.execution = name, worker_id, execution
-        self.frozen_ms, self.faults = 0, []
+        self.frozen_ms, self.thawed_ms, self.faults = 0, None, []
         self.clock_ms = 0
 
     def wall_ms(self):

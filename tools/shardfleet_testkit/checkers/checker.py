@@ -39,6 +39,10 @@ class Suspect(Protocol):
         """Return how long it has been frozen so far."""
 
     @property
+    def thawed_ms(self) -> int | None:
+        """Return when it last thawed, None if it never froze."""
+
+    @property
     def wall_ms(self) -> Callable[[], int]:
         """Return what tells the time by its own wall clock, epoch milliseconds."""
 
@@ -211,6 +215,9 @@ class Checker:
 
     def document_read(self, at_ms: int, by: Suspect, *, kind: str, body: Mapping[str, Any]) -> None:
         """See a document of the fleet-state table that somebody has just read."""
+
+    def row_written(self, at_ms: int, by: Suspect) -> None:
+        """See somebody about to show a worker to the leader of a KCL 3."""
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
         """See a call of GetRecords begin."""

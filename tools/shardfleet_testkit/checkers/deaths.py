@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.state.kinds import NOTE
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import CrashCharged, RecordSkipped, ShardStopped
+from shardfleet.events.worker import LeaseAdopted, TurnBegun
 from shardfleet_testkit.checkers.checker import (
     CallBegun,
     Checker,
@@ -19,20 +19,32 @@ from shardfleet_testkit.checkers.checker import (
     Suspect,
 )
 
-# The deaths that a policy counts, one that nobody was on the watch for, and such of other workers.
-_DEATHS_MOST = 8
+# One that nobody was on the watch for, one over a range, and those that a policy counts.
+_DEATHS_MOST = 5
 # No call that is over in time lasts as long, in any simulated configuration.
 _TIMEOUT_MS = 4_900
 # A note is closed, or the call that it announces begun, in a few tries of a table that is out.
 _CLOSING_MS = 20_000
+# Whoever thaws when its time is over ends its process at once, beside one call under way.
+_OVER_AT_ONCE_MS = 3_000
 _FROZEN_MOST_MS = 50_000
+# What a call that a record kills is called, and the record.
+RECORD = "record"
 _OWN_END = "process ended"
 _DEATHS = (_OWN_END, "killed", "timed out", "killed by a record", "killed by user code")
 
 
 @dataclass(slots=True)
 class _UnderWay:
-    """Calls of a shard in one invocation: since when it is noted, and when each has begun."""
+    """
+    Calls of a shard in one invocation.
+
+    Attributes:
+        by: the invocation.
+        noted_ms: since when a call is noted, or its worker has been frozen over that.
+        begun: when each call has begun.
+
+    """
 
     by: Suspect
     noted_ms: int | None = None
@@ -46,7 +58,8 @@ class InnocentsAreNotCharged(Checker):
     What a worker can know excuses nothing: a call that is over, or that never began because the
     worker ended its own process for another shard's call (H21). It cannot know whether a death by
     another hand, between the first try to note a call and the last one to close the note, had
-    anything to do with the call.
+    anything to do with the call; nor can it close a note if it freezes at the first try, and its
+    time is over when it thaws.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -66,7 +79,7 @@ class InnocentsAreNotCharged(Checker):
         for calls in self._calls.get(write.name, {}).values():
             calls.noted_ms = None  # There is one note of a shard.
         if is_open:
-            self._of(write.by, write.name).noted_ms = write.at_ms
+            self._of(write.by, write.name).noted_ms = _tried_ms(write)
 
     def call_begun(self, call: CallBegun) -> None:
         """See a call begin."""
@@ -130,44 +143,89 @@ class InnocentsAreNotCharged(Checker):
             self.found(at_ms, event.lease_key, text)
 
 
+def _tried_ms(write: DocumentWrite) -> int:
+    """Return when a write landed, or since when its sender has been frozen over it."""
+    frozen_ms = [at_ms for at_ms, what in write.by.faults if what == "frozen"]
+    thawed_ms = write.by.thawed_ms
+    if frozen_ms and (thawed_ms is None or thawed_ms < frozen_ms[-1]):
+        return frozen_ms[-1]
+    return write.at_ms
+
+
 def _may_have_killed(calls: _UnderWay, at_ms: int) -> bool:
     deaths = [(died_ms, what) for died_ms, what in calls.by.faults if what in _DEATHS]
     died_ms, what = deaths[-1] if deaths else (at_ms, "")
     if what == _OWN_END:
-        return any(begun_ms <= died_ms - _TIMEOUT_MS for begun_ms in calls.begun.values())
+        outlived = any(begun_ms <= died_ms - _TIMEOUT_MS for begun_ms in calls.begun.values())
+        return outlived or _had_no_time(calls, died_ms)
     if calls.noted_ms is None or calls.begun:
         return bool(calls.begun)
     froze = sum(at_ms >= calls.noted_ms and what == "frozen" for at_ms, what in calls.by.faults)
     return died_ms - calls.noted_ms < _CLOSING_MS + froze * _FROZEN_MOST_MS
 
 
+def _had_no_time(calls: _UnderWay, died_ms: int) -> bool:
+    """Tell whether a worker froze while it noted a call, and ended its process as it thawed."""
+    thawed_ms = calls.by.thawed_ms
+    is_open = calls.noted_ms is not None and not calls.begun
+    return is_open and thawed_ms is not None and died_ms - thawed_ms < _OVER_AT_ONCE_MS
+
+
 class WhatKillsIsStopped(Checker):
-    """A shard whose calls kill is stopped, or what kills is given up, after a few deaths (H9)."""
+    """
+    A shard whose calls kill is stopped, or what kills is given up, after a few deaths (H9).
+
+    That is, after so many lives of the shard in a row with one worker that end with the same record
+    and no progress, or with the same kind of call without records. A life that ends otherwise says
+    that the call was survived, or not made, or was not what killed. And who begins behind a death
+    of its slot is on the watch.
+    """
 
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with no death."""
         super().__init__(*args, **options)  # type: ignore[arg-type]
-        self._deaths: Counter[tuple[str, str]] = Counter()
+        # shard -> the invocation that has it, and the checkpoint that it found
+        self._lives: dict[str, tuple[str, str]] = {}
+        # shard -> what its lives have died of, with whom and from where; and how many in a row
+        self._deaths: dict[str, tuple[tuple[str, str, str], int]] = {}
+        self._is_dead: set[str] = set()
+        # worker -> its latest turn; and that one, if it has died
+        self._turns: dict[str, str] = {}
+        self._died: dict[str, str] = {}
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
-        """See a shard stopped, or a record given up: deaths count anew."""
-        del at_ms, by
+        """See what makes deaths count anew, and who is on the watch."""
         if isinstance(event, ShardStopped | RecordSkipped):
-            self._count_anew(event.lease_key)
+            self._deaths.pop(event.lease_key, None)
+        elif isinstance(event, LeaseAdopted):
+            if event.lease_key not in self._is_dead:
+                self._deaths.pop(event.lease_key, None)
+            self._is_dead.discard(event.lease_key)
+            self._lives[event.lease_key] = by.name, event.checkpoint
+        elif isinstance(event, TurnBegun):
+            self._turns[by.worker_id] = by.name
+            died = self._died.pop(by.worker_id, "")
+            if died and not event.suspicious:
+                text = f"{by.name} follows {died}, which died of a call, and is not on the watch"
+                self.found(at_ms, event.slot_id, text)
 
     def lease_written(self, write: LeaseWrite) -> None:
         """See a shard set back: what was noted of deaths counts no more (H20)."""
         if write.change.operation == "rewind":
-            self._count_anew(write.change.lease_key)
-
-    def _count_anew(self, shard_id: str) -> None:
-        for key in [key for key in self._deaths if key[0] == shard_id]:
-            del self._deaths[key]
+            self._deaths.pop(write.change.lease_key, None)
 
     def call_killed(self, at_ms: int, by: Suspect, shard_id: str, *, call: str) -> None:
         """Count deaths."""
-        self._deaths[shard_id, call] += 1
-        deaths = self._deaths[shard_id, call]
+        if self._turns.get(by.worker_id) == by.name:
+            self._died[by.worker_id] = by.name
+        name, checkpoint = self._lives.get(shard_id, ("", ""))
+        if name != by.name:
+            return  # Overtaken.
+        self._is_dead.add(shard_id)
+        death = call, by.worker_id, checkpoint if call.startswith(RECORD) else ""
+        before, deaths = self._deaths.get(shard_id, (death, 0))
+        deaths = deaths + 1 if before == death else 1
+        self._deaths[shard_id] = death, deaths
         if deaths > _DEATHS_MOST:
             text = f"{by.name} is the {deaths}th to die of its call ({call}), and nobody stops it"
             self.found(at_ms, shard_id, text)

@@ -182,7 +182,9 @@ class RepetitionsBounded(Checker):
 
     Whoever adopts a lease may repeat what had been done beyond the checkpoint it finds; a call
     that fails may repeat what it had done; and what somebody does who has been overtaken comes
-    once more. Shards that a worker of Java's has had are left out: it tells nobody when it begins.
+    once more. A consumer that failed and begins anew goes by what its worker remembers; with
+    windows by what is stored, for the state of a window is stored or lost. Shards that a worker of
+    Java's has had are left out: it tells nobody when it begins.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -191,6 +193,7 @@ class RepetitionsBounded(Checker):
         self._allowed: Counter[str] = Counter()
         self._repeated: Counter[str] = Counter()
         self._latest: dict[str, str] = {}
+        self._stored: dict[str, ExtendedSequenceNumber] = {}
         self._ours: set[str] = set()
         self._foreign: set[str] = set()
         self._in_call: Counter[tuple[str, str, int]] = Counter()
@@ -209,6 +212,14 @@ class RepetitionsBounded(Checker):
             self._latest[event.lease_key] = by.name
             self._adoptions[event.lease_key] += 1
             self._allowed[event.lease_key] += self._done_beyond(event.lease_key, checkpoint)
+        if isinstance(event, ConsumerFailed) and self.ledger.has_windows:
+            key = event.lease_key
+            self._allowed[key] += self._done_beyond(key, self._stored[key])
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Learn what is stored."""
+        if write.after is not None:
+            self._stored[write.change.lease_key] = write.after.checkpoint
 
     def _done_beyond(self, shard_id: str, checkpoint: ExtendedSequenceNumber) -> int:
         if checkpoint.is_shard_end:

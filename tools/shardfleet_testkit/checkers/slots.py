@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from shardfleet.domain.balance.kcl3 import LEADERLESS_MS
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.state.kinds import LOCK, SLOT, STOP
@@ -223,7 +224,12 @@ class WhoRenewsReads(Checker):
 
 
 class OwnedSoon(Checker):
-    """While nothing goes wrong, a lease that can start has an owner within a minute."""
+    """
+    While nothing goes wrong, a lease that can start has an owner within a minute.
+
+    Beside workers of a KCL 3 it is their leader that gives it one: where something happens to one
+    of them, the minute begins when a leader that died by then is replaced (protocol.md §1.7).
+    """
 
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with no lease and nobody harmed."""
@@ -231,6 +237,13 @@ class OwnedSoon(Checker):
         self._free_since: dict[str, int] = {}
         self._asleep: set[str] = set()
         self._known: dict[str, Suspect] = {}
+        self._java: dict[str, Suspect] = {}
+
+    def row_written(self, at_ms: int, by: Suspect) -> None:
+        """Learn which workers of a KCL 3 there are."""
+        del at_ms
+        if by.worker_id:
+            self._java[by.name] = by
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
         """Learn who there is."""
@@ -260,11 +273,17 @@ class OwnedSoon(Checker):
             self._free_since.setdefault(key, write.at_ms)
         else:
             self._asleep.discard(key)
-            waited_ms = write.at_ms - self._free_since.pop(key, write.at_ms)
+            since_ms = self._free_since.pop(key, write.at_ms)
+            waited_ms = write.at_ms - max(since_ms, self._led_again_ms())
             is_harmed = any(by.faults for by in self._known.values())
             if waited_ms > _OWNED_MS and not after.parent_shard_ids and not is_harmed:
                 text = f"nobody had it for {waited_ms} ms"
                 self.found(write.at_ms, key, text)
+
+    def _led_again_ms(self) -> int:
+        """Return when at the latest Java's workers have a leader again."""
+        harmed = [at_ms for by in self._java.values() for at_ms, _ in by.faults]
+        return max(harmed, default=-LEADERLESS_MS) + LEADERLESS_MS
 
 
 class OneManagerAtATime(Checker):

@@ -33,6 +33,7 @@ class Actor:
         ended: resolved at its return or death, whichever is first.
         tasks: those that run, in the order of their creation.
         frozen_ms: how long it has been frozen so far, milliseconds; computing is no freeze.
+        thawed_ms: when it last thawed; None: it never froze.
         clock_off_ms: by how much its wall clock has jumped, beside what all have.
         to_compute_s: for how long its processor has work still, beyond what is under way.
         faults: what was done to it, in order: milliseconds and what.
@@ -51,6 +52,7 @@ class Actor:
         self.ended: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.frozen_ms = 0
+        self.thawed_ms: int | None = None
         self.clock_off_ms = 0
         self.to_compute_s = 0.0
         self.faults: list[tuple[int, str]] = []
@@ -127,7 +129,8 @@ class Actor:
         if not self.is_frozen:
             return
         if not self._is_computing:
-            self.frozen_ms += self._now_ms() - self._frozen_since_ms
+            self.thawed_ms = self._now_ms()
+            self.frozen_ms += self.thawed_ms - self._frozen_since_ms
         self._is_computing = False
         self.is_frozen = False
         parked, self._parked = self._parked, []

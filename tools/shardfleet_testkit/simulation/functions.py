@@ -382,7 +382,8 @@ class Functions:
         shared = self._services.kcl3
         if shared is None:
             return MemoryKcl3Store()
-        return FaultyKcl3(shared.rows, Wire(actor, self._around, Outage()))
+        wire = Wire(actor, self._around, Outage())
+        return FaultyKcl3(shared.rows, wire, around=self._around, by=actor)
 
     def _state(self, actor: Actor) -> FaultyState:
         wire = Wire(actor, self._around, self._services.state_outage)

@@ -27,6 +27,7 @@ class _Person:
     worker_id: str = ""
     execution: tuple[int, int] = (0, 0)
     frozen_ms: int = 0
+    thawed_ms: int | None = None
     faults: Sequence[tuple[int, str]] = field(default_factory=list)
     wall_ms: Callable[[], int] = int
 

@@ -179,10 +179,14 @@ class FaultyLeases:
 class FaultyKcl3:
     """The ``Kcl3Store`` port of one invocation."""
 
-    def __init__(self, store: MemoryKcl3Store, wire: Wire) -> None:
+    def __init__(
+        self, store: MemoryKcl3Store, wire: Wire, *, around: Surroundings, by: Suspect
+    ) -> None:
         """Reach the tables over a wire."""
         self._store = store
         self._wire = wire
+        self._around = around
+        self._by = by
 
     async def found(self, foreign: Sequence[str]) -> Kcl3:
         """Return all rows."""
@@ -190,6 +194,8 @@ class FaultyKcl3:
 
     async def write(self, row: WorkerRow) -> None:
         """Write a row."""
+        for shown in self._around.seers["row_written"]:
+            shown(self._around.now_ms, self._by)
         await self._wire.write(
             "kcl3.write", lambda: self._store.write(row), about=row.worker_id, may_repeat=True
         )

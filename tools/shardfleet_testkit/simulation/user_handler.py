@@ -13,6 +13,7 @@ from shardfleet.engine.ports import Clock, FailedRecords, HandlerResult
 from shardfleet.events.delivery import RecordSkipped
 from shardfleet.records import Batch, Record
 from shardfleet_testkit.checkers import CallBegun, Handled, SourceRecord, Violation
+from shardfleet_testkit.checkers.deaths import RECORD
 from shardfleet_testkit.memory_handler import MemoryHandler
 from shardfleet_testkit.simulation.actors import Actor
 from shardfleet_testkit.simulation.surroundings import Surroundings
@@ -303,7 +304,7 @@ def take_effect(actor: Actor, around: Surroundings, record: Record, *, call: int
         around.log(actor.name, "dies of", entry)
         around.faults.struck("poison", record.shard_id)
         for killed in around.seers["call_killed"]:
-            killed(now_ms, actor, record.shard_id, call="record")
+            killed(now_ms, actor, record.shard_id, call=f"{RECORD} {entry}")
         actor.suffered("killed by a record")
         actor.kill()
         actor.check()
