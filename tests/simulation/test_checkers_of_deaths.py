@@ -4,9 +4,11 @@ import pytest
 
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.engine.state.kinds import NOTE
-from shardfleet.events.delivery import CrashCharged, ShardStopped
+from shardfleet.events.delivery import CrashCharged, RecordSkipped, ShardStopped
+from shardfleet.events.worker import LeaseAdopted, TurnBegun
 from shardfleet_testkit import checkers
 from shardfleet_testkit.checkers import CallBegun
+from shardfleet_testkit.checkers.deaths import RECORD
 from tests.simulation.test_checkers_planted import (
     KEY,
     OTHER,
@@ -47,6 +49,41 @@ def test_a_charge_for_a_call_that_never_began_is_found_where_its_worker_knew(fau
     noted(checker, who, at_ms=8_000)
     who.faults = faults
     charged(checker)
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(
+    ("frozen_ms", "noted_ms", "thawed_ms", "died", "violations"),
+    [
+        (8_100, 8_000, 39_000, (39_010, "process ended"), 0),
+        (8_000, 39_001, 39_000, (39_010, "process ended"), 0),
+        (8_100, 8_000, 39_000, (44_000, "process ended"), 1),
+        (8_100, 8_000, 39_000, (41_000, "killed"), 0),
+        (8_100, 8_200, 39_000, (39_000, "killed"), 0),
+        (100, 8_000, 200, (39_000, "killed"), 1),
+    ],
+    ids=[
+        "behind the note, and its time is over as it thaws",
+        "before the note, and its time is over as it thaws",
+        "it has time to close the note",
+        "it has hardly time to close the note",
+        "a note on its way lands while it is frozen",
+        "long before the note, which it leaves open",
+    ],
+)
+def test_a_worker_that_freezes_as_it_notes_a_call_cannot_close_the_note(
+    frozen_ms, noted_ms, thawed_ms, died, violations
+):
+    checker, found = planted(checkers.InnocentsAreNotCharged)
+    who = Somebody()
+
+    who.faults = [(frozen_ms, "frozen")]
+    who.thawed_ms = thawed_ms if noted_ms > thawed_ms else None
+    noted(checker, who, at_ms=noted_ms)
+    who.faults.append(died)
+    who.thawed_ms = thawed_ms
+    charged(checker, at_ms=60_000)
 
     assert len(found) == violations
 
@@ -104,17 +141,85 @@ def test_a_charge_for_a_call_without_records_is_found_if_that_came_back(kind, re
     assert bool(found) is returns
 
 
+def lives_and_dies(checker, number, *, of, slot="s0001", found_at="1:0", suspicious=True):
+    """Let an invocation adopt the shard at a checkpoint, and die of a call; None: it lives."""
+    by = Somebody(f"{slot}#{number}", f"fleet-{slot}")
+    begun = TurnBegun(slot_id=slot, worker_id=by.worker_id, epoch=number, suspicious=suspicious)
+    checker.told(number, by, begun)
+    adopted = LeaseAdopted(
+        lease_key=KEY, worker_id=by.worker_id, counter=number, checkpoint=found_at
+    )
+    checker.told(number, by, adopted)
+    if of is not None:
+        checker.call_killed(number, by, KEY, call=of)
+
+
+@pytest.mark.parametrize("of", ["started", f"{RECORD} one at 5:0"])
 @pytest.mark.parametrize(
-    ("deaths", "stopped_after", "violations"), [(9, 0, 1), (8, 0, 0), (9, 5, 0)]
+    ("lives", "violations"),
+    [
+        ([{}] * 5, 0),
+        ([{}] * 6, 1),
+        ([{}] * 3 + [{"of": None}] + [{}] * 3, 0),
+        ([{}] * 3 + [{"of": f"{RECORD} another at 4:0"}] + [{}] * 3, 0),
+        ([{}] * 3 + [{"slot": "s0002"}] * 3, 0),
+        ([{"slot": "s0002"}] * 6, 1),
+    ],
+    ids=[
+        "as many as may be",
+        "one more",
+        "survived in between",
+        "what killed in between is another record",
+        "taken over by another worker",
+        "all with another worker",
+    ],
 )
-def test_what_kills_on_and_on_is_found_unless_it_is_stopped(deaths, stopped_after, violations):
+def test_what_kills_life_after_life_is_found(of, lives, violations):
     checker, found = planted(checkers.WhatKillsIsStopped)
 
-    for death in range(1, deaths + 1):
-        checker.call_killed(death, OTHER, KEY, call="started")
-        if death == stopped_after:
-            stop = ShardStopped(lease_key=KEY, position="1:0", error="")
-            checker.told(death, OTHER, stop)
+    for number, life in enumerate(lives):
+        lives_and_dies(checker, number, **{"of": of, **life})
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("of", "violations"), [("flush", 1), (f"{RECORD} one at 9:0", 0)])
+def test_progress_in_between_acquits_a_record_and_no_call_without_records(of, violations):
+    checker, found = planted(checkers.WhatKillsIsStopped)
+
+    for number in range(6):
+        lives_and_dies(checker, number, of=of, found_at=f"{number}:0")
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ShardStopped(lease_key=KEY, position="1:0", error=""),
+        RecordSkipped(lease_key=KEY, position="5:0", attempts=3, kept_at=""),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_deaths_count_anew_when_the_shard_is_stopped_or_the_record_given_up(event):
+    checker, found = planted(checkers.WhatKillsIsStopped)
+
+    for number in range(8):
+        lives_and_dies(checker, number, of="started")
+        if number == 4:
+            checker.told(number, OTHER, event)
+
+    assert not found
+
+
+@pytest.mark.parametrize(("suspicious", "violations"), [(False, 1), (True, 0)])
+def test_who_follows_a_death_and_is_not_on_the_watch_is_found(suspicious, violations):
+    checker, found = planted(checkers.WhatKillsIsStopped)
+
+    lives_and_dies(checker, 1, of="started", suspicious=False)
+    lives_and_dies(checker, 2, of=None, suspicious=suspicious)
+    lives_and_dies(checker, 3, of=None, suspicious=False)
+    lives_and_dies(checker, 1, of=None, suspicious=False, slot="s0002")
 
     assert len(found) == violations
 

@@ -21,7 +21,7 @@ from shardfleet.domain.leases.changes import (
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.state.kinds import LANES, LOCK, NOTE, SLOT
-from shardfleet.events.delivery import CrashCharged
+from shardfleet.events.delivery import ConsumerFailed, CrashCharged
 from shardfleet.events.worker import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded, TurnEnding
 from shardfleet_ops.positions.rewinds import RewindRow, RewindState
 from shardfleet_testkit import checkers
@@ -352,6 +352,33 @@ def test_what_a_failed_call_had_done_may_come_again():
     assert not found
 
 
+@pytest.mark.parametrize(
+    ("has_windows", "stored", "violations"), [(True, 1, 0), (True, 2, 1), (False, 1, 2)]
+)
+def test_with_windows_a_consumer_that_failed_may_repeat_what_is_not_stored(
+    has_windows, stored, violations
+):
+    checker, found = planted(checkers.RepetitionsBounded)
+    entries = [SourceRecord(KEY, (n, 0), "k", n, 0, b"", times=1) for n in (1, 2, 3)]
+    for entry in entries:
+        checker.ledger.put(entry)
+    checker.ledger.has_windows = has_windows
+    mine = replace(MINE, checkpoint=at(3))
+
+    begins(checker, ME, 1)
+    adopts(checker, ME, mine)
+    writes(checker, renew(mine), before=mine, after=renewed(replace(mine, checkpoint=at(stored))))
+    failed = ConsumerFailed(
+        lease_key=KEY, worker_id=ME.worker_id, error="", attempts=1, back_off_ms=0
+    )
+    checker.told(1, ME, failed)
+    for entry in entries[1:]:
+        checker.call_begun(checkers.CallBegun(at_ms=2, by=ME, shard_id=KEY))
+        checker.record_handled(Handled(at_ms=2, by=ME, entry=entry))
+
+    assert len(found) == violations
+
+
 @pytest.mark.parametrize(("epoch", "violations"), [(2, 0), (1, 1)])
 def test_two_invocations_with_one_epoch_are_found(epoch, violations):
     checker, found = planted(checkers.OneInvocationPerEpoch)
@@ -433,6 +460,38 @@ def test_a_lease_that_nobody_takes_while_nothing_goes_wrong_is_found(at_ms, viol
     writes(checker, create(FREE), before=None, after=FREE)
     writes(checker, assign(FREE, ME.worker_id), before=FREE, after=MINE, at_ms=at_ms)
     assert len(found) == violations
+
+
+@pytest.mark.parametrize(
+    ("faults", "violations"),
+    [([(5_000, "killed")], 0), ([(5_000, "killed"), (30_000, "killed")], 0), ([], 1)],
+    ids=["its leader died", "so did the next one", "none of them is harmed"],
+)
+@pytest.mark.parametrize("worker_id", ["java-1", ""], ids=["java", "manager"])
+def test_a_lease_waits_for_a_leader_of_javas_that_died_as_long_as_it_takes_to_replace_it(
+    worker_id, faults, violations
+):
+    checker, found = planted(checkers.OwnedSoon)
+    java = Somebody("java#1", worker_id, (0, 0))
+    java.faults = faults
+
+    checker.row_written(0, java)
+    writes(checker, create(FREE), before=None, after=FREE, at_ms=10_000)
+    writes(checker, assign(FREE, "java-2"), before=FREE, after=HIS, at_ms=240_000)
+
+    assert len(found) == (violations if worker_id else 1)
+
+
+def test_a_lease_that_waits_longer_than_it_takes_to_replace_a_leader_is_found():
+    checker, found = planted(checkers.OwnedSoon)
+    java = Somebody("java#1", "java-1", (0, 0))
+    java.faults = [(5_000, "killed")]
+
+    checker.row_written(0, java)
+    writes(checker, create(FREE), before=None, after=FREE, at_ms=10_000)
+    writes(checker, assign(FREE, "java-2"), before=FREE, after=HIS, at_ms=250_000)
+
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize(("clock_ms", "violations"), [(30_000, 0), (20_000, 0), (19_999, 1)])
