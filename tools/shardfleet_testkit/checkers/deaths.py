@@ -19,8 +19,8 @@ from shardfleet_testkit.checkers.checker import (
     Suspect,
 )
 
-# One that nobody was on the watch for, one over a range, and those that a policy counts.
-_DEATHS_MOST = 5
+# One over a range, and those that a policy counts.
+_DEATHS_MOST = 4
 # No call that is over in time lasts as long, in any simulated configuration.
 _TIMEOUT_MS = 4_900
 # A note is closed, or the call that it announces begun, in a few tries of a table that is out.
@@ -175,10 +175,10 @@ class WhatKillsIsStopped(Checker):
     """
     A shard whose calls kill is stopped, or what kills is given up, after a few deaths (H9).
 
-    That is, after so many lives of the shard in a row with one worker that end with the same record
-    and no progress, or with the same kind of call without records. A life that ends otherwise says
-    that the call was survived, or not made, or was not what killed. And who begins behind a death
-    of its slot is on the watch.
+    That is, after so many lives of the shard in a row that end with the same record and no
+    progress, whoever has it, or with the same kind of call without records of one worker. A life
+    that ends otherwise says that the call was survived, or not made, or was not what killed. Who
+    begins behind a death of its slot is on the watch; the death of one that is not counts for none.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -186,12 +186,13 @@ class WhatKillsIsStopped(Checker):
         super().__init__(*args, **options)  # type: ignore[arg-type]
         # shard -> the invocation that has it, and the checkpoint that it found
         self._lives: dict[str, tuple[str, str]] = {}
-        # shard -> what its lives have died of, with whom and from where; and how many in a row
-        self._deaths: dict[str, tuple[tuple[str, str, str], int]] = {}
+        # shard -> what its lives have died of, from where or with whom; and how many in a row
+        self._deaths: dict[str, tuple[tuple[str, str], int]] = {}
         self._is_dead: set[str] = set()
-        # worker -> its latest turn; and that one, if it has died
+        # worker -> its latest turn; that one, if it has died; and those that are on the watch
         self._turns: dict[str, str] = {}
         self._died: dict[str, str] = {}
+        self._watchful: set[str] = set()
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """See what makes deaths count anew, and who is on the watch."""
@@ -205,7 +206,9 @@ class WhatKillsIsStopped(Checker):
         elif isinstance(event, TurnBegun):
             self._turns[by.worker_id] = by.name
             died = self._died.pop(by.worker_id, "")
-            if died and not event.suspicious:
+            if event.suspicious:
+                self._watchful.add(by.name)
+            elif died:
                 text = f"{by.name} follows {died}, which died of a call, and is not on the watch"
                 self.found(at_ms, event.slot_id, text)
 
@@ -222,9 +225,9 @@ class WhatKillsIsStopped(Checker):
         if name != by.name:
             return  # Overtaken.
         self._is_dead.add(shard_id)
-        death = call, by.worker_id, checkpoint if call.startswith(RECORD) else ""
+        death = call, checkpoint if call.startswith(RECORD) else by.worker_id
         before, deaths = self._deaths.get(shard_id, (death, 0))
-        deaths = deaths + 1 if before == death else 1
+        deaths = (deaths if before == death else 0) + (by.name in self._watchful)
         self._deaths[shard_id] = death, deaths
         if deaths > _DEATHS_MOST:
             text = f"{by.name} is the {deaths}th to die of its call ({call}), and nobody stops it"
