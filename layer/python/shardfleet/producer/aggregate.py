@@ -42,7 +42,8 @@ A stream takes 1 MiB unless set otherwise.
 DEFAULT_MAX_BYTES = 51_200
 """The KPL's default ``AggregationMaxSize``: two billing units of 25 KiB."""
 
-_MIN_BYTES = ENVELOPE_BYTES + 16  # Frame, a key of one character, and some bytes of data.
+LEAST_BYTES = ENVELOPE_BYTES + 16
+"""What an aggregate may be limited to: frame, a key of one character, and some bytes of data."""
 
 _PIECES_MOST = 50  # A digest takes pieces one by one; more of them are joined first.
 
@@ -75,9 +76,9 @@ class AggregateBuilder:
         max_bytes: int = DEFAULT_MAX_BYTES,
         max_records: int = DEFAULT_MAX_SUB_RECORDS,
     ) -> None:
-        if not _MIN_BYTES <= max_bytes <= MAX_RECORD_BYTES:
+        if not LEAST_BYTES <= max_bytes <= MAX_RECORD_BYTES:
             raise ConfigurationError(
-                f"max_bytes = {max_bytes}: expected {_MIN_BYTES} to {MAX_RECORD_BYTES}"
+                f"max_bytes = {max_bytes}: expected {LEAST_BYTES} to {MAX_RECORD_BYTES}"
             )
         if max_records < 1:
             raise ConfigurationError(f"max_records = {max_records}: expected 1 or more")

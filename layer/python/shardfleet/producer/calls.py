@@ -7,6 +7,7 @@ stop of their way and none of their own.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress, repeat
@@ -160,12 +161,14 @@ class Part:
     Attributes:
         call: whose records.
         columns: the records.
+        company_most: records of an aggregate that these may be in, after a larger one was refused.
 
     """
 
     call: PutCall
     columns: Columns
     _size: int | None = None
+    company_most: int = sys.maxsize
 
     def __len__(self) -> int:
         """Return how many records."""
@@ -183,8 +186,8 @@ class Part:
         columns, size = self.columns, self.size
         if length >= len(columns.keys):
             self.columns, self._size = _NOTHING, 0
-            return Part(self.call, columns, size)
-        head = Part(self.call, columns.upto(length))
+            return self.of(columns, size)
+        head = self.of(columns.upto(length))
         self.columns, self._size = columns.behind(length), size - head.size
         return head
 
@@ -199,7 +202,11 @@ class Part:
 
     def at(self, numbers: Sequence[int]) -> Part:
         """Return some of the records by their numbers in this part, at least one."""
-        return Part(self.call, self.columns.at(numbers))
+        return self.of(self.columns.at(numbers))
+
+    def of(self, columns: Columns, size: int | None = None) -> Part:
+        """Return some of the records as a part of their own."""
+        return Part(self.call, columns, size, self.company_most)
 
 
 _NOTHING = Columns((), (), ())

@@ -14,9 +14,16 @@ from collections.abc import Callable, Sequence
 
 from shardfleet.engine.ports import Clock, Entropy, PutOutcome, StreamWriter
 from shardfleet.engine.retry import ATTEMPTS_MOST
-from shardfleet.errors import OutcomeUnknown, StreamGone, Throttled, Unsettled
+from shardfleet.errors import (
+    InvalidRecord,
+    OutcomeUnknown,
+    StreamGone,
+    Throttled,
+    Unsettled,
+    settled,
+)
 from shardfleet.producer.calls import Part, all_records
-from shardfleet.producer.lanes import Lanes
+from shardfleet.producer.lanes import Lane, Lanes
 from shardfleet.producer.requests import Portion, Request, RequestEntry, next_request
 from shardfleet.producer.settings import (
     ProducerCounts,
@@ -26,6 +33,8 @@ from shardfleet.producer.settings import (
 
 _LISTINGS_MOST = 5
 _NOT_ACCEPTED = PutOutcome(error_code="NotAccepted")
+_Again = dict[Lane, list[Part]]
+"""What is to be sent again, of each lane in its order."""
 
 
 class Courier:
@@ -129,22 +138,45 @@ class Courier:
             ready.cancel()
 
     async def _carry(self, request: Request) -> None:
-        """Send one request and bring everything back that was not accepted."""
+        """
+        Send one request and bring everything back that was not accepted.
+
+        If it is refused as it is, it is divided until what is at fault is alone: a key stands in
+        one entry only, so halves may be sent in any order, whatever becomes of either.
+        """
+        again: _Again = {portion.lane: [] for portion in request.portions}
+        unsent = [request]
         try:
-            outcomes = await self._put(request)
-            await self._learn_from(request, outcomes)
-            self._settle(request, outcomes)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
-            for part in (part for portion in request.portions for part in portion.parts):
-                part.call.fail(error, len(part))
+            while unsent:
+                sending = unsent[-1]
+                halves = await self._send(sending, again)
+                unsent[-1:] = reversed(halves)
         except asyncio.CancelledError:
-            for portion in request.portions:
-                portion.again = list(portion.parts)
+            for portion in (portion for each in unsent for portion in each.portions):
+                again[portion.lane] += portion.parts
             raise
         finally:
             now_ms = self._clock.monotonic_ms()
-            for portion in request.portions:
-                self.lanes.arrive(portion.lane, portion.again, now_ms=now_ms)
+            for lane, parts in again.items():
+                self.lanes.arrive(lane, parts, now_ms=now_ms)
+
+    async def _send(self, request: Request, again: _Again) -> Sequence[Request]:
+        """Send a request, note what goes again, and return what is to be sent instead of it."""
+        try:
+            outcomes = await self._put(request)
+            await self._learn_from(request, outcomes)
+            self._settle(request, outcomes, again)
+        except InvalidRecord as error:
+            if not request.is_divisible:
+                _fail(request, error)
+            elif len(request.puts) > 1:
+                return request.halves()
+            else:
+                (portion,) = request.portions
+                again[portion.lane] += self._not_too_late(portion.entries[0].apart())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
+            _fail(request, error)
+        return ()
 
     async def _put(self, request: Request) -> Sequence[PutOutcome]:
         puts = request.puts
@@ -159,6 +191,10 @@ class Courier:
         except (Throttled, OutcomeUnknown) as error:
             self._refusal = error
             self.counts.unanswered += isinstance(error, OutcomeUnknown)
+            verdict = settled(error)
+            # It may pass yet; until then it must not keep others from what they came for.
+            if isinstance(verdict, InvalidRecord) and request.is_divisible:
+                raise verdict from error
         else:
             self._refusal, self._denials = None, 0
             return outcomes
@@ -191,7 +227,7 @@ class Courier:
                 self.lanes.learn(found, now_ms=self._clock.monotonic_ms())
                 return
 
-    def _settle(self, request: Request, outcomes: Sequence[PutOutcome]) -> None:
+    def _settle(self, request: Request, outcomes: Sequence[PutOutcome], again: _Again) -> None:
         """Hand out receipts, and note what goes again."""
         answers = iter(outcomes)
         for portion in request.portions:
@@ -211,7 +247,7 @@ class Courier:
                     self._hand_out(entry, outcome.shard_id, outcome.sequence_number)
             self.counts.refused += refused
             self._adapt(portion, refused)
-            portion.again = self._not_too_late(back)
+            again[portion.lane] += self._not_too_late(back)
 
     def _is_misrouted(self, portion: Portion, entry: RequestEntry, shard_id: str) -> bool:
         """Tell whether a consumer with Java's rule would drop the aggregate."""
@@ -266,3 +302,8 @@ class Courier:
     def _jittered(self, pause_ms: int) -> float:
         """Return half of the pause to all of it: producers that failed together part ways."""
         return self._entropy.uniform(pause_ms / 2, pause_ms)
+
+
+def _fail(request: Request, error: Exception) -> None:
+    for part in (part for portion in request.portions for part in portion.parts):
+        part.call.fail(error, len(part))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import field
-from itertools import chain
-from operator import not_
+from itertools import chain, groupby
+from operator import itemgetter, not_
 
 from shardfleet.kpl.envelope import ENVELOPE_BYTES
 from shardfleet.kpl.packing import OutgoingRecord, PlainColumns
-from shardfleet.producer.aggregate import AggregateBuilder
+from shardfleet.producer.aggregate import LEAST_BYTES, AggregateBuilder
 from shardfleet.producer.calls import Part, all_records, size_of
 from shardfleet.producer.division import divided, is_recurring
 from shardfleet.producer.lanes import Lane, Lanes
@@ -56,6 +56,18 @@ class RequestEntry:
     size: int
     aggregated: bool
 
+    @property
+    def is_wanted(self) -> bool:
+        """Return whether somebody still waits for one of its records."""
+        return not all(part.call.is_stopped for part in self.parts)
+
+    def apart(self) -> list[Part]:
+        """Return the records, to be sent in aggregates of half as many, one by one in the end."""
+        most = sum(map(len, self.parts)) // 2
+        for part in self.parts:
+            part.company_most = most
+        return self.parts
+
 
 @dataclass(slots=True)
 class Portion:
@@ -65,13 +77,11 @@ class Portion:
     Attributes:
         lane: whose it is.
         entries: what is sent.
-        again: of its records, those that are to be sent again.
 
     """
 
     lane: Lane
     entries: list[RequestEntry] = field(default_factory=list)
-    again: list[Part] = field(default_factory=list)
 
     @property
     def parts(self) -> Iterable[Part]:
@@ -88,7 +98,27 @@ class Request:
     @property
     def puts(self) -> list[OutgoingRecord]:
         """Return what is sent."""
-        return [entry.put for portion in self.portions for entry in portion.entries]
+        return [entry.put for _, entry in self._entries()]
+
+    @property
+    def is_divisible(self) -> bool:
+        """Return whether it has more than one record."""
+        return sum(len(part) for each in self.portions for part in each.parts) > 1
+
+    def halves(self) -> list[Request]:
+        """Return two requests of what somebody still waits for, or what is left of them."""
+        wanted = [(lane, entry) for lane, entry in self._entries() if entry.is_wanted]
+        middle = len(wanted) // 2
+        return [_request(half) for half in (wanted[:middle], wanted[middle:]) if half]
+
+    def _entries(self) -> Iterable[tuple[Lane, RequestEntry]]:
+        return ((each.lane, entry) for each in self.portions for entry in each.entries)
+
+
+def _request(entries: Iterable[tuple[Lane, RequestEntry]]) -> Request:
+    """Return the request with entries of lanes, those of a lane one after the other."""
+    by_lane = groupby(entries, key=itemgetter(0))
+    return Request([Portion(lane, [entry for _, entry in its]) for lane, its in by_lane])
 
 
 def next_request(lanes: Lanes, settings: ProducerSettings, *, now_ms: int) -> Request | None:
@@ -170,10 +200,10 @@ class _Filler:
             is_late = bool(self._portion.entries) and self._size >= pace_bytes
             if is_late or not self._has_room(size):
                 self._full = True
-                self._put_back(Part(head.call, columns.behind(number)))
+                self._put_back(head.of(columns.behind(number)))
                 break
             keys.add(record.partition_key)
-            self._add([Part(head.call, columns.at([number]), size)], record, size)
+            self._add([head.of(columns.at([number]), size)], record, size)
         if passed:
             self._pass_over(head.at(passed), most=_PASSED_OVER_MOST)
 
@@ -210,10 +240,15 @@ class _Filler:
 
     def _add_aggregate(self, parts: list[Part]) -> None:
         """Pack the first of some records, as many as fit; the others stay in front."""
+        settings, key = self._settings, parts[0].columns.keys[0]
+        # An aggregate has the first record's key, which counts as the data does.
+        room = min(settings.aggregate_bytes, settings.record_bytes - len(key.encode()))
         builder = AggregateBuilder(
-            max_bytes=self._settings.aggregate_bytes, max_records=self._settings.aggregate_records
+            max_bytes=max(room, LEAST_BYTES), max_records=settings.aggregate_records
         )
-        if any(part.columns.hash_keys for part in parts):
+        if room < LEAST_BYTES:
+            count = 0
+        elif any(part.columns.hash_keys for part in parts):
             count = builder.fill(list(all_records(parts)))
         else:
             count = builder.fill_plain(_plain(parts))
@@ -222,6 +257,10 @@ class _Filler:
             self._add_alone(sent[0])
             return
         put = builder.build()
+        if not self._has_room(size_of(put)):
+            self._full = True
+            self._put_back(*reversed(sent))
+            return
         self._latest_keys = builder.partition_keys
         inside = sum([part.size for part in sent])
         self._lane.packed = inside, builder.size_bytes - ENVELOPE_BYTES
@@ -253,6 +292,11 @@ class _Filler:
             count = len(part)
             if not count:
                 continue
+            if not found:
+                most = min(most, part.company_most)
+            elif part.company_most != found[0].company_most:
+                self._put_back(part)
+                break
             if count > most or part.size > room:
                 rest, part = part, part.cut(min(most, room * count // part.size + 1))
                 self._put_back(rest)
@@ -272,9 +316,9 @@ class _Filler:
         if not taken or taken.isdisjoint(part.columns.keys):
             return part
         known = list(map(taken.__contains__, part.columns.keys))
-        passed = Part(part.call, part.columns.where(known))
+        passed = part.of(part.columns.where(known))
         self._pass_over(passed, most=_PASSED_OVER_BY_AGGREGATES)
-        return Part(part.call, part.columns.where(list(map(not_, known))))
+        return part.of(part.columns.where(list(map(not_, known))))
 
     def _pass_over(self, part: Part, *, most: int) -> None:
         self._passed_over.append(part)
