@@ -9,6 +9,7 @@ import asyncio
 import inspect
 from types import SimpleNamespace
 
+import botocore.session
 import pytest
 from botocore.exceptions import ClientError
 
@@ -26,10 +27,12 @@ from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON
 from shardfleet.domain.refusals import CODES, RefusalKind
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import (
+    InvalidRecord,
     KeyDenied,
     OutcomeUnknown,
     RightMissing,
     ShardfleetError,
+    StreamGone,
     Throttled,
     Unsettled,
 )
@@ -205,13 +208,46 @@ COMES_TO = {
     RefusalKind.ODD: ((Unsettled, ShardfleetError), (Unsettled, ShardfleetError)),
     RefusalKind.STRANGE: ((Unsettled, ShardfleetError), (OutcomeUnknown, None)),
 }
-# Other meanings of a code that the table has.
-OWN = {("a seal in S3", "AccessDenied")}  # Then it is looked whether there is anything to read.
+# Other meanings of a code that the table has: of what is denied in S3 it is looked
+# whether there is anything to read; a request that is too large is divided.
+OWN = {("a seal in S3", "AccessDenied"), ("a request", "413")}
+# What of other calls would be any error.
+VERDICTS = {("a request", RefusalKind.ODD): InvalidRecord}
 
 
 def test_every_meaning_is_answered_and_there_are_so_many_cells():
     assert {meaning for *_, meaning in ANSWERS} == set(RefusalKind) == set(COMES_TO)
     assert len(CALLS) * len(ANSWERS) > 3_000
+
+
+# By what is in it, a request is refused with these; the first is in the model, the others were met
+# (awslabs/amazon-kinesis-producer#680, facts K60 and K61, boto/boto3#1147).
+IN_THE_REQUEST = [
+    ("InvalidArgumentException", 400),
+    ("ValidationException", 400),
+    ("SerializationException", 400),
+    ("413", 413),
+    ("RequestEntityTooLargeException", 413),
+]
+
+
+@pytest.mark.parametrize(("code", "status"), IN_THE_REQUEST)
+def test_what_is_wrong_in_a_request_to_a_stream_is_said_at_once(code, status):
+    with pytest.raises(InvalidRecord, match=f"{code}: "):
+        answer_of(CALLS["a request"][0](Refusing(code, status)))
+
+
+def test_each_error_of_the_model_is_one_of_the_request_of_the_stream_or_passes():
+    model = botocore.session.get_session().get_service_model("kinesis")
+    errors = {shape.name for shape in model.operation_model("PutRecords").error_shapes}
+    kinds = {}
+    for code in errors:
+        with pytest.raises(ShardfleetError) as caught:
+            answer_of(CALLS["a request"][0](Refusing(code, 400)))
+        kinds.setdefault(type(caught.value), set()).add(code)
+    assert kinds.pop(InvalidRecord) == {"InvalidArgumentException"}
+    assert kinds.pop(StreamGone) == {"ResourceNotFoundException"}
+    assert kinds.keys() == {Throttled, OutcomeUnknown, Unsettled}
 
 
 def answer_of(made):
@@ -230,6 +266,7 @@ def test_every_answer_to_a_call_means_what_the_table_says(call):
         if (call, code) in OWN:
             continue
         raised, verdict = COMES_TO[meaning][writes]
+        verdict = VERDICTS.get((call, meaning), verdict)
         with pytest.raises(ShardfleetError) as caught:
             answer_of(make(Refusing(code, status)))
         came = type(caught.value), type(getattr(caught.value, "verdict", None))

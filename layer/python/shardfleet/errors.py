@@ -81,7 +81,7 @@ class KeyDenied(RightMissing):
 
 
 class InvalidRecord(ShardfleetError):
-    """A record breaks a limit of Kinesis or of the KPL format; nothing was sent."""
+    """A record breaks a limit of Kinesis or of the KPL format; it was not accepted."""
 
 
 class ProtocolError(ShardfleetError):

@@ -62,13 +62,16 @@ class SdkCall:
     Attributes:
         what: for a person, e.g. ``"UpdateItem of lease shardId-000000000001 in orders"``.
         writes: whether an unanswered call may have changed something.
-        codes: error codes that mean something special here, and the error to raise.
+        codes: error codes, or statuses of HTTP, that mean something special here, and the error to
+            raise.
+        odd: what a code that no table knows is, if it lasts.
 
     """
 
     what: str
     writes: bool = False
     codes: Mapping[str, ErrorFactory] = field(default_factory=dict)
+    odd: ErrorFactory = ShardfleetError
 
     def run(self, call: Callable[..., T], /, **arguments: Any) -> T:
         """
@@ -132,9 +135,12 @@ class SdkCall:
         if code == CONDITION_FAILED:
             answer: Mapping[str, Any] = error.response
             return ConditionFailed(answer.get("Item"))
-        if code in self.codes:
-            return self.codes[code](text)
+        special = self.codes.get(code) or self.codes.get(str(status))
+        if special is not None:
+            return special(text)
         refusal = refusal_of(code, status)
+        if refusal is RefusalKind.ODD:
+            return Unsettled(self.odd(text))
         if refusal is RefusalKind.STRANGE:
             text += f"HTTP status {status} without an error code: perhaps a proxy's answer"
         return error_of(refusal, text, writes=self.writes)

@@ -274,6 +274,8 @@ class StreamWriter(Protocol):
 
         Raises:
             Throttled, StreamGone, OutcomeUnknown: the whole request.
+            InvalidRecord: the whole request, for something that is in it; perhaps not for long if
+                it is the verdict of Unsettled.
 
         """
 

@@ -278,7 +278,8 @@ class _Filler:
 
     def _gather(self, aggregates: int = 1) -> list[Part]:
         """Take what may be in aggregates out of the queue, about as much as fits into so many."""
-        queue, found = self._lane.queue, []
+        queue = self._lane.queue
+        found: list[Part] = []
         room = aggregates * self._likely_room()
         most = aggregates * self._settings.aggregate_records
         while queue and most > 0 and room > 0 and not self._full:
