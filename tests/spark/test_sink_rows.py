@@ -1,6 +1,10 @@
 """Rows on their way into a sink: checks, ids, what is held, what is diverted. Without Spark."""
 
+import gc
 import json
+import threading
+import time
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -13,13 +17,19 @@ from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.errors import ConfigurationError, InvalidRecord
 from shardfleet.kpl.hash_keys import check_partition_key, parse_hash_key
+from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet_local.kinesis.account import AccountSettings
+from shardfleet_local.kinesis.engine import KinesisEngine
 from shardfleet_spark.options.sink_options import SinkOptions
+from shardfleet_spark.sink import sink_session
 from shardfleet_spark.sink.by_shard import task_ranges
 from shardfleet_spark.sink.diverted_rows import write_diverted
 from shardfleet_spark.sink.held_rows import HeldRows
 from shardfleet_spark.sink.row_checks import BadRow, RowLimits, check_columns, checked, refuse
 from shardfleet_spark.sink.sink import make_batch_writer, outgoing, stop_at_bad
 from shardfleet_spark.sink.task_place import TaskPlace
+from tests.engine.producing.embedded_stream import client_of
+from tests.engine.unkind_stream import ARN, NAME
 
 LIMITS = RowLimits(record_bytes=1024)
 PLACE = TaskPlace(query="q", batch=7, partition=3, attempt=0)
@@ -221,3 +231,21 @@ def test_tasks_have_whole_shards_and_as_even_as_numbers_allow(count, tasks):
         for start, end in zip(starts, [*starts[1:], 2**128], strict=True)
     ]
     assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_failed_task_leaves_no_task_of_the_event_loop_and_no_thread(monkeypatch, caplog):
+    """Rows that were put wait for company when a later one is refused."""
+    engine = KinesisEngine(AccountSettings(), clock=time.time)
+    engine.call("CreateStream", {"StreamName": NAME, "ShardCount": 2})
+    client = client_of(engine)
+    clients = SimpleNamespace(
+        stream_arn=lambda _: ARN, stream_records=client, stream_control=client
+    )
+    monkeypatch.setattr(sink_session, "_clients", lambda _: clients)
+    rows = [OutgoingRecord(f"k{n}", b"x" * 2_000) for n in range(2_000)]
+    with pytest.raises(InvalidRecord, match="partition key"):
+        sink_session.send(iter([*rows, OutgoingRecord("", b"")]), SinkOptions(stream=NAME))
+    gc.collect()
+    assert caplog.text == ""
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("shardfleet-sink")]

@@ -32,6 +32,7 @@ PUT_AT_ONCE = 500
 """Records handed to the producer in one call, which waits while too much is on its way."""
 
 _CONNECTIONS = 8
+_CLOSE_MS = 1_000  # A request that hangs is not waited for any longer.
 
 
 def open_shards(options: SinkOptions) -> list[Shard]:
@@ -98,11 +99,12 @@ class SinkSession:
         self._aggregate = options.aggregate
         self._runner = asyncio.Runner()
         self.answers: list[ShardAnswer] = []
+        self._pool = ThreadPool("sink", threads=_CONNECTIONS)
         writer = KinesisWriter(
             clients.stream_arn(options.stream),
             records=clients.stream_records,
             control=clients.stream_control,
-            pool=ThreadPool("sink", threads=_CONNECTIONS),
+            pool=self._pool,
         )
         self._producer = Producer(
             writer,
@@ -134,6 +136,11 @@ class SinkSession:
             pause_ms=max((each.pause_ms for each in self.answers), default=0),
         )
 
+    def close(self) -> None:
+        """Give up what the producer still holds, and leave neither task nor thread."""
+        self._runner.run(self._pool.close(within_ms=_CLOSE_MS))
+        self._runner.close()
+
     async def _send(self, records: Iterator[OutgoingRecord]) -> int:
         rows = 0
         while chunk := list(islice(records, PUT_AT_ONCE)):
@@ -158,10 +165,12 @@ def send(records: Iterator[OutgoingRecord], options: SinkOptions) -> Sent:
             what its producer still held.
 
     """
+    session = session_of(options)
     try:
-        return session_of(options).send(records)
+        return session.send(records)
     except BaseException:
         session_of.cache_clear()
+        session.close()
         raise
 
 

@@ -22,7 +22,7 @@ from shardfleet.errors import (
     Unsettled,
     settled,
 )
-from shardfleet.producer.calls import Part, all_records
+from shardfleet.producer.calls import Part, PutCall, all_records
 from shardfleet.producer.lanes import Lane, Lanes
 from shardfleet.producer.requests import Portion, Request, RequestEntry, next_request
 from shardfleet.producer.settings import (
@@ -72,6 +72,7 @@ class Courier:
         self._observe = observe
         self._on_failure = on_failure
         self._running: asyncio.Task[None] | None = None
+        self._in_flight: dict[asyncio.Task[None], Request] = {}
         self._changed = asyncio.Event()
         self._listing = asyncio.Lock()
         self._refusal: Exception | None = None  # of the last request as a whole
@@ -89,16 +90,35 @@ class Courier:
         self.lanes.hurry(self._clock.monotonic_ms())
         self._see_to_it()
 
+    def forget(self) -> None:
+        """Let nothing wait that nobody asks for any more."""
+        self.lanes.forget()
+        self._changed.set()
+
+    async def part_with(self, call: PutCall) -> None:
+        """Forget what a failed call has waiting, and return when nothing of it is on its way."""
+        while carrying := [task for task, its in self._in_flight.items() if its.has(call)]:
+            await asyncio.wait(carrying)
+        self.forget()
+        # Whoever fails with the last of all that is to be sent leaves no task behind.
+        while not self._in_flight and not self.lanes.anything_waits and self._is_running:  # noqa: ASYNC110 - twice at most
+            await asyncio.sleep(0)
+
+    @property
+    def _is_running(self) -> bool:
+        return self._running is not None and not self._running.done()
+
     def _see_to_it(self) -> None:
-        if self.lanes.anything_waits and (self._running is None or self._running.done()):
+        if self.lanes.anything_waits and not self._is_running:
             # Made anew with each task: the next call may come from another event loop.
             self._changed, self._listing = asyncio.Event(), asyncio.Lock()
+            self._in_flight = {}
             self._running = asyncio.create_task(self._run(), name="shardfleet producer")
         self._changed.set()
 
     async def _run(self) -> None:
         """Carry until nothing waits."""
-        in_flight: set[asyncio.Task[None]] = set()
+        in_flight = self._in_flight
         try:
             if not self.lanes.map.shards:
                 await self._learn()
@@ -110,10 +130,10 @@ class Courier:
                     if request is None:
                         break
                     task = asyncio.create_task(self._carry(request), name="PutRecords")
-                    in_flight.add(task)
-                    task.add_done_callback(in_flight.discard)
-                    task.add_done_callback(lambda _: self._changed.set())
-                await self._wait(full=len(in_flight) >= self._settings.requests_most)
+                    in_flight[task] = request
+                    task.add_done_callback(self._arrived)
+                if in_flight or self.lanes.anything_waits:  # What waited may be wanted no more.
+                    await self._wait(full=len(in_flight) >= self._settings.requests_most)
         except Exception as error:  # noqa: BLE001 - no caller may wait for a task that has ended
             await asyncio.gather(*in_flight)
             # Records that were being taken for a request are in no lane; some lanes are left busy.
@@ -122,6 +142,10 @@ class Courier:
         finally:
             for task in in_flight:
                 task.cancel()
+
+    def _arrived(self, task: asyncio.Task[None]) -> None:
+        self._in_flight.pop(task, None)
+        self._changed.set()
 
     async def _wait(self, *, full: bool) -> None:
         """Wait until an answer or a record comes, or a lane is ready."""
@@ -173,7 +197,7 @@ class Courier:
                 return request.halves()
             else:
                 (portion,) = request.portions
-                again[portion.lane] += self._not_too_late(portion.entries[0].apart())
+                again[portion.lane] += portion.entries[0].apart()
         except Exception as error:  # noqa: BLE001 - whatever it is, the callers must hear of it
             _fail(request, error)
         return ()

@@ -154,6 +154,13 @@ class Lanes:
         for lane in self._lanes.values():
             lane.due_ms = min(lane.due_ms, now_ms) if lane.queue else lane.due_ms
 
+    def forget(self) -> None:
+        """Let nothing wait that nobody asks for any more."""
+        for lane in self._lanes.values():
+            lane.left(part for part in lane.queue if part.call.is_stopped)
+            lane.queue = deque(part for part in lane.queue if not part.call.is_stopped)
+            lane.due_ms = lane.due_ms if lane.queue else math.inf
+
     def learn(self, listing: Iterable[Shard], *, now_ms: int) -> None:
         """Take a new listing; records move to the lanes of their owners."""
         self.map = ShardMap(listing)

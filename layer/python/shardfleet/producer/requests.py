@@ -16,7 +16,7 @@ from operator import itemgetter, not_
 from shardfleet.kpl.envelope import ENVELOPE_BYTES
 from shardfleet.kpl.packing import OutgoingRecord, PlainColumns
 from shardfleet.producer.aggregate import LEAST_BYTES, AggregateBuilder
-from shardfleet.producer.calls import Part, all_records, size_of
+from shardfleet.producer.calls import Part, PutCall, all_records, size_of
 from shardfleet.producer.division import divided, is_recurring
 from shardfleet.producer.lanes import Lane, Lanes
 from shardfleet.producer.settings import ENTRIES_MOST, ProducerSettings
@@ -62,11 +62,15 @@ class RequestEntry:
         return not all(part.call.is_stopped for part in self.parts)
 
     def apart(self) -> list[Part]:
-        """Return the records, to be sent in aggregates of half as many, one by one in the end."""
+        """
+        Return what somebody still waits for, to be sent in aggregates of half as many records.
+
+        In the end that is one by one.
+        """
         most = sum(map(len, self.parts)) // 2
         for part in self.parts:
             part.company_most = most
-        return self.parts
+        return [part for part in self.parts if not part.call.is_stopped]
 
 
 @dataclass(slots=True)
@@ -104,6 +108,10 @@ class Request:
     def is_divisible(self) -> bool:
         """Return whether it has more than one record."""
         return sum(len(part) for each in self.portions for part in each.parts) > 1
+
+    def has(self, call: PutCall) -> bool:
+        """Return whether records of a call are in it."""
+        return any(part.call is call for each in self.portions for part in each.parts)
 
     def halves(self) -> list[Request]:
         """Return two requests of what somebody still waits for, or what is left of them."""

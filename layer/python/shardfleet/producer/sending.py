@@ -120,9 +120,11 @@ class Producer:
 
         Raises:
             InvalidRecord: a record breaks a limit of Kinesis, and nothing has been sent; or the
-                service refuses a request as it is.
-            Throttled: still refused after ``give_up_ms``; some records may have been accepted.
+                service refuses one of them as it is.
+            Throttled: still refused after ``give_up_ms``.
             StreamGone: there is no such stream.
+
+        Some records may have been accepted then; none is on its way any more.
 
         """
         return await self._receipts(self._begin(list(records), aggregate=aggregate))
@@ -173,8 +175,10 @@ class Producer:
             await over
         except asyncio.CancelledError as error:
             delivery.fail(error, delivery.left)
+            self._courier.forget()
             raise
         if delivery.error is not None:
+            await self._courier.part_with(delivery)
             raise delivery.error
         return [receipt for receipt in delivery.receipts or () if receipt is not None]
 
