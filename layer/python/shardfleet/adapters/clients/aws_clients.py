@@ -18,7 +18,7 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, cast
 
 from shardfleet.adapters.dynamodb.wire import TableWire, open_tables
-from shardfleet.adapters.http.connections import IDLE_MS
+from shardfleet.adapters.http.connections import IDLE_MS, PROBED
 from shardfleet.adapters.http.json_service import JsonService, Limits
 from shardfleet.adapters.http.plain_environment import PlainEnvironment
 from shardfleet.adapters.kinesis.wire import (
@@ -194,12 +194,15 @@ class AwsClients:
             settings: attempts and time-out, see :func:`client_config`.
 
         """
-        return self._sdk.create_client(
+        client: Any = self._sdk.create_client(
             service,
             config=client_config(connections or self._limits.streams, **settings),
             region_name=region_name,
             endpoint_url=self._endpoint,
         )
+        # ``tcp_keepalive`` says nothing of when: botocore has no other way in.
+        client._endpoint.http_session._socket_options += PROBED  # noqa: SLF001
+        return client
 
     def drop_connections(self) -> None:
         """Close what is kept open; the clients stay, and connect anew when they are asked."""
@@ -339,7 +342,6 @@ def client_config(
         read_timeout=read_timeout_s,
         retries={"mode": "standard", "total_max_attempts": attempts},
         max_pool_connections=max(1, connections),
-        tcp_keepalive=True,
         user_agent_extra="lib/shardfleet",
     )
 

@@ -42,6 +42,19 @@ until it times out (brianc/node-postgres issue 2243). The AWS SDK for Java 1 loo
 again after as long (`ClientConfiguration.DEFAULT_VALIDATE_AFTER_INACTIVITY_MILLIS`); no look shows
 a silent death.
 """
+_KEEP_IDLE = next(  # macOS has a name of its own for it.
+    getattr(socket, name) for name in ("TCP_KEEPIDLE", "TCP_KEEPALIVE") if hasattr(socket, name)
+)
+PROBED = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, _KEEP_IDLE, 60),
+)
+"""
+Options of a socket that is asked after a minute's silence whether the other side is there.
+
+A path forgets a silent connection (a NAT after 350 s: boto/botocore#2916), and a call may last
+longer; the kernel's own first probe comes after two hours.
+"""
 # Below this, head and body of a request are sent as one piece.
 _ONE_PIECE = 64 * 1024
 # In an event loop an answer may come in so many pieces: with each, all that came is looked at anew.
@@ -178,7 +191,8 @@ class HttpConnections:
             where = (endpoint.host, endpoint.port)
             connection = socket.create_connection(where, endpoint.connect_timeout_s)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option in PROBED:
+                connection.setsockopt(*option)
             if endpoint.tls is not None:
                 connection = endpoint.tls.wrap_socket(connection, server_hostname=endpoint.host)
             connection.settimeout(endpoint.read_timeout_s)
