@@ -14,6 +14,7 @@ from tests.cdk.templates import of_type, only, spelled
 from tests.event_kinds import event_kinds
 
 RUNBOOK = Path(__file__).resolve().parents[2] / "docs/operating.md"
+COST_PAGE = RUNBOOK.with_name("cost.md")
 ALARM = "AWS::CloudWatch::Alarm"
 COMPOSITE = "AWS::CloudWatch::CompositeAlarm"
 ALWAYS = {
@@ -81,6 +82,14 @@ def test_the_run_books_table_has_the_numbers_that_are_deployed(everything, watch
         window = f"{alarm['DatapointsToAlarm']} of {alarm['EvaluationPeriods']}"
         assert f"| {window} " in row, name
         assert ("| page |" in row) == (name in PAGING), name
+
+
+def test_the_page_about_cost_has_as_many_alarms_as_are_deployed(watched):
+    """Each metric of an alarm is billed, and the expressions over them are not."""
+    alarms = named(watched, inside="FirstMonitoring").values()
+    metrics = sum(len(metrics_of(alarm)) for alarm in alarms)
+
+    assert f"{len(alarms)} alarms over {metrics} metrics" in COST_PAGE.read_text("utf-8")
 
 
 def test_two_fleets_in_one_account_share_no_name(watched):

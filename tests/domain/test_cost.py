@@ -99,7 +99,7 @@ def test_the_page_about_cost_says_what_the_estimate_is_made_of():
     told = dict(
         re.findall(r"^\| (`[\w`, ]+`) \| ([\d.]+) \|", PAGE.read_text("utf-8"), re.MULTILINE)
     )
-    costs = dict(estimate(8, alarms=24, dashboards=1).by_item)
+    costs = dict(estimate(8, alarms=36, dashboards=1).by_item)
     runs_a_month = 730 * 60
     assert costs["scheduler"] == pytest.approx(runs_a_month * PRICES.scheduled_run)
     costs["logs`, `scheduler"] = costs.pop("logs") + costs.pop("scheduler")
@@ -155,7 +155,7 @@ def of_mapping(busy):
 def of_fleet(shards, busy):
     """Dollars a shard, with everything: a plain handler's worker has one call at a time."""
     workers = math.ceil(shards * max(busy, 1 / 8))
-    found = estimate(shards, workers=workers, worker_mb=256, alarms=24, dashboards=1)
+    found = estimate(shards, workers=workers, worker_mb=256, alarms=36, dashboards=1)
     return found.total / shards
 
 
