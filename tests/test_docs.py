@@ -258,3 +258,27 @@ def test_the_handlers_of_a_page_can_be_loaded(page):
         exec(compile(text, f"{page}.md", "exec"), defined)  # noqa: S102 - what readers will run.
         handler = defined.get("handle") or defined["Buffer"]
         assert as_handler(handler, name=page).contract is HandlerContract.NATIVE
+
+
+def words_of(page):
+    return len(page.read_text("utf-8").split())
+
+
+def test_the_pages_can_be_read():
+    pages = {page.name: words_of(page) for page in [ROOT / "README.md", *DOCS.glob("*.md")]}
+
+    assert {name: words for name, words in pages.items() if words > 5_000} == {}
+    assert sum(pages.values()) <= 45_000
+    assert words_of(ROOT / "CHANGELOG.md") <= 900
+
+
+def test_no_page_speaks_in_the_codes_of_hazards():
+    """But for a fact about AWS that happens to have such a number."""
+    found = [
+        f"{page.name}: {line}"
+        for page in [*PAGES, ROOT / "CHANGELOG.md"]
+        for line in page.read_text("utf-8").splitlines()
+        if re.search(r"\bH\d{1,2}\b", line) and not line.startswith("| H19 | ")
+    ]
+
+    assert found == []
