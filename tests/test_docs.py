@@ -282,3 +282,24 @@ def test_no_page_speaks_in_the_codes_of_hazards():
     ]
 
     assert found == []
+
+
+def sections_of(page):
+    """Return the sections of a page, those of a span one by one, and the rows of §0."""
+    found = {f"0.{number}" for number in re.findall(r"^\| 0\.(\d+) \|", page, re.MULTILINE)}
+    for chapter, first, last in re.findall(r"§(\d+)(?:\.(\d+))?(?:\W\d+\.(\d+))?", page):
+        numbers = range(int(first), int(last or first) + 1) if first else ()
+        found |= {chapter, *(f"{chapter}.{number}" for number in numbers)}
+    return found
+
+
+def test_a_module_names_sections_of_the_protocol_that_there_are():
+    named = {
+        (str(file.relative_to(ROOT)), section)
+        for folder in ("layer/python", "cdk", "spark", "tests")
+        for file in (ROOT / folder).rglob("*.py")
+        for section in re.findall(r"protocol\.md §(\d+(?:\.\d+)?)", file.read_text("utf-8"))
+    }
+
+    assert len(named) > 50
+    assert [each for each in sorted(named) if each[1] not in sections_of(PROTOCOL)] == []

@@ -1,7 +1,7 @@
 """
 One lease item that nobody can read stops itself and what descends from it, and nobody else.
 
-protocol.md §9.2 names a peer that writes such items; the fleet's own planners and workers meet
+There are peers that write such items; the fleet's own planners and workers meet
 them here in a real table, byte for byte.
 """
 
