@@ -8,6 +8,7 @@ Where CI is set, a skip that skips.toml does not name is a failure.
 
 import functools
 import gc
+import inspect
 import ipaddress
 import os
 import random
@@ -241,10 +242,29 @@ def refuse_skip(report):
     return report
 
 
+def _name_events_once(patch, hooks):
+    """
+    Let the SDK name an event once in a process, and look at a function's flags, not its signature.
+
+    Each of its sessions names and inspects the same 120 handlers, for 10 ms of processor time.
+    """
+    inspected = hooks.accepts_kwargs
+    named = functools.cache(hooks.EventAliaser(None)._alias_event_name)
+
+    def accepts_kwargs(function):
+        code = getattr(function, "__code__", None)
+        return inspected(function) if code is None else code.co_flags & inspect.CO_VARKEYWORDS
+
+    patch.setattr(hooks, "accepts_kwargs", accepts_kwargs)
+    patch.setattr(hooks.EventAliaser, "_alias_event_name", lambda _, name: named(name))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def made_once():
     """What the SDK makes clients from, and Typer commands, is made once, not thousands of times."""
     with pytest.MonkeyPatch.context() as patch:
+        if hooks := sys.modules.get("botocore.hooks"):
+            _name_events_once(patch, hooks)
         for name, function in MADE_ONCE.items():
             # Not there: no test that was collected uses it.
             if module := sys.modules.get(name):

@@ -7,6 +7,7 @@ against the embedded AWS in tests/end_to_end/test_cli.py.
 
 import boto3
 import pytest
+from botocore.session import Session
 from moto import mock_aws
 
 from shardfleet.adapters.dynamodb.items import item_from_fields
@@ -60,8 +61,22 @@ class MotoFleet:
         return sorted((item["kind"], item["id"]) for item in self.state.scan()["Items"])
 
 
+def once(create_client):
+    """Return what makes one client of each configuration, for all commands of a test."""
+    made = {}
+
+    def create(session, service, *, config=None, **options):
+        key = (service, repr(config and sorted(vars(config).items())), repr(options))
+        if key not in made:
+            made[key] = create_client(session, service, config=config, **options)
+        return made[key]
+
+    return create
+
+
 @pytest.fixture
 def fleet(monkeypatch):
     monkeypatch.setattr(fleet_access, "fleet_config", lambda stack: CONFIG)
+    monkeypatch.setattr(Session, "create_client", once(Session.create_client))
     with mock_aws():
         yield MotoFleet()

@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import boto3
 import pytest
+from boto3.dynamodb.types import TypeSerializer
 
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.state.kinds import KINDS, SLOT
@@ -31,6 +32,7 @@ ITEMS = {
     "fractions in the body": {"body": {"M": {"at_ms": {"N": "1.5"}, "epoch": {"N": "1E-30"}}}},
     "great numbers": {"body": {"M": {"at_ms": {"N": "9" * 38}, "since_ms": {"N": "1E100"}}}},
 }
+SERIALIZER = TypeSerializer()
 COMMANDS = [
     ["status"],
     ["leases"],
@@ -54,18 +56,30 @@ def fleet(fleet):
 
 def put(fleet, kind, damage):
     """Put an item of a kind as somebody has damaged it; return its name."""
+    (name,) = put_each(fleet, [kind], damage)
+    return name
+
+
+def put_each(fleet, kinds, damage):
+    """Put an item of each kind as somebody has damaged it; return their names."""
+    items = [damaged(str(kind), damage) for kind in kinds]
+    requests = [{"PutRequest": {"Item": item}} for item in items]
+    for some in range(0, len(requests), 25):  # As many as DynamoDB takes at once.
+        fleet.client.batch_write_item(RequestItems={"state": requests[some : some + 25]})
+    return {f"{item['kind']['S']}/{item['id']['S']}" for item in items}
+
+
+def damaged(kind, damage):
     whole = DOCUMENTS[kind]
-    fleet.put_document(whole.kind, whole.id, json.loads(json.dumps(whole.body)))
-    key = {"kind": {"S": whole.kind}, "id": {"S": whole.id}}
-    item = fleet.client.get_item(TableName="state", Key=key)["Item"] | damage
-    item = {name: value for name, value in item.items() if value is not None}
-    fleet.client.put_item(TableName="state", Item=item)
-    return f"{whole.kind}/{whole.id}"
+    body = json.loads(json.dumps(whole.body))
+    item = {"kind": whole.kind, "id": whole.id, "version": 1, "body": body}
+    item = {name: SERIALIZER.serialize(value) for name, value in item.items()} | damage
+    return {name: value for name, value in item.items() if value is not None}
 
 
 @pytest.mark.parametrize("damage", ITEMS)
 def test_every_command_goes_on_beside_whatever_an_item_holds(fleet, capsys, damage):
-    names = {put(fleet, str(kind), ITEMS[damage]) for kind in KINDS}
+    names = put_each(fleet, KINDS, ITEMS[damage])
 
     for command in COMMANDS:
         code = application.run(command)
@@ -82,8 +96,7 @@ def test_every_command_goes_on_beside_whatever_an_item_holds(fleet, capsys, dama
 
 @pytest.mark.parametrize("damage", ITEMS)
 def test_one_command_mends_or_drops_whatever_an_item_holds(fleet, capsys, damage):
-    for kind in KINDS:
-        put(fleet, str(kind), ITEMS[damage])
+    put_each(fleet, KINDS, ITEMS[damage])
 
     assert application.run(["documents", "--mend", "--yes"]) == 0
     capsys.readouterr()

@@ -17,7 +17,7 @@ from shardfleet.engine.state.kinds import kind_of
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, four_shards, running_fleet
-from tests.engine.state.damages import CELLS, DOCUMENTS, SECRET, of_a_later_release
+from tests.engine.state.damages import CELLS, DOCUMENTS, SECRET, TOLD_APART, of_a_later_release
 
 OPTIONS = {"leases_per_worker": 2, "sleep": True, "budget_cents_per_day": 500}
 # What is the manager's own is written anew by the turn that could not read it.
@@ -55,7 +55,7 @@ async def turn_beside(document):
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
 def test_a_turn_goes_on_beside_any_damage_of_any_document_and_names_it(kind):
-    cells = [(cell, d) for cell, d in CELLS if cell.startswith(f"{kind}: ")]
+    cells = [(cell, d) for cell, d in TOLD_APART if cell.startswith(f"{kind}: ")]
 
     async def main():
         for cell, document in cells:

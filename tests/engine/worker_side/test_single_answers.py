@@ -22,7 +22,8 @@ from tests.engine.single_answers import KINDS, LANDED, Fault
 from tests.engine.worker_side.worker_kit import World, key
 
 SHARDS, ILL, ENDING = 4, 1, 3
-SECONDS, ENDS, UNDER_WAY_MS = 20, 14, 8_000
+SECONDS, ENDS, UNDER_WAY_MS = 14, 10, 5_000
+TURN_MS = 44_000  # As long as it takes for each call to be made.
 SETTINGS = {
     "max_attempts": 2,
     "on_exhausted": "sqs",
@@ -72,7 +73,7 @@ class Life:
         return outcome
 
 
-def played(fault, *, turn_ms=60_000):
+def played(fault, *, turn_ms=TURN_MS):
     """Play a life; return it and its outcome."""
 
     async def main():

@@ -19,7 +19,7 @@ from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.kinds import PAUSE
 from shardfleet.events.worker import DocumentUnreadable, TurnRefused
 from shardfleet_testkit.clock import run_virtual
-from tests.engine.state.damages import CELLS, SECRET
+from tests.engine.state.damages import CELLS, SECRET, TOLD_APART
 from tests.engine.worker_side.worker_kit import World, key
 
 ILL = 1
@@ -56,7 +56,7 @@ async def turn_beside(world, document):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_turn_goes_on_beside_any_damage_of_any_document(kind):
-    cells = [(cell, d) for cell, d in CELLS if cell.startswith(f"{kind}: ")]
+    cells = [(cell, d) for cell, d in TOLD_APART if cell.startswith(f"{kind}: ")]
 
     for cell, document in cells:
         if kind == "pause" and read_as(PAUSE, document).body:
