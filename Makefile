@@ -81,7 +81,13 @@ demo: install ## run the whole fleet on an embedded AWS; INPUT=FILE KEY=field fo
 	if [ -n "$$KEY" ]; then arguments+=(--key "$$KEY"); fi; \
 	$(BIN)/shardfleet demo "$${arguments[@]}" $(ARGS)
 
-test: install .venv/.classes ## run the tests in JOBS=6 processes; ARGS="-k name" is passed to pytest [10 min]
+# Each of the processes would rewrite the assertions of a fresh clone's tests for itself.
+COMPILED = tests/__pycache__
+
+$(COMPILED): | install
+	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null || true
+
+test: install .venv/.classes | $(COMPILED) ## run the tests in JOBS=6 processes; ARGS="-k name" is passed to pytest [10 min]
 	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 quick: install ## lint of what changed, the tests of domain, engine and kpl, and one simulated fleet [1 min]
