@@ -12,8 +12,14 @@ from urllib.parse import parse_qs, urlsplit
 import botocore.session
 import pytest
 from botocore.httpsession import get_cert_path
+from botocore.utils import get_environ_proxies
 
-from shardfleet.adapters.http.plain_environment import DYNAMODB, KINESIS, plain_environment
+from shardfleet.adapters.http.plain_environment import (
+    DYNAMODB,
+    KINESIS,
+    STATES,
+    plain_environment,
+)
 from shardfleet.adapters.kinesis.wire import open_wire
 from shardfleet.config import FleetConfig
 from shardfleet.domain.reading.pages import StartingPosition, StartKind
@@ -66,10 +72,24 @@ def told_by(sdk, region):
         Params={"StreamARN": arn_in(region), "ShardId": "s", "ShardIteratorType": "LATEST"},
     )
     assert urlsplit(stream).netloc == urlsplit(iterator).netloc
+    control = sdk.create_client("kinesis", region_name=region).generate_presigned_url(
+        "describe_stream_summary", Params={"StreamARN": arn_in(region)}
+    )
+    listing = sdk.create_client("kinesis", region_name=region).generate_presigned_url(
+        "list_shards", Params={"StreamARN": arn_in(region)}
+    )
+    assert urlsplit(control).netloc == urlsplit(listing).netloc
+    by_name = sdk.create_client("kinesis", region_name=region).generate_presigned_url(
+        "list_shards", Params={"NextToken": "more"}
+    )
+    execution = sdk.create_client("stepfunctions").generate_presigned_url(
+        "describe_execution", Params={"executionArn": "arn"}
+    )
     table = sdk.create_client("dynamodb").generate_presigned_url(
         "get_item", Params={"TableName": "none", "Key": {}}
     )
-    return [told for url in (stream, table) for told in _parts(url)]
+    urls = (stream, control, by_name, table, execution)
+    return [told for url in urls for told in _parts(url)]
 
 
 def _parts(url):
@@ -80,7 +100,10 @@ def _parts(url):
 
 def told_by_itself(env, region):
     plain = plain_environment(env)
-    places = (plain.stream(arn_in(region)), plain.tables())
+    places = (
+        *(plain.stream(arn_in(region), kind) for kind in ("data", "control")),
+        *(plain.of_region(KINESIS, region), plain.of_region(DYNAMODB), plain.of_region(STATES)),
+    )
     return [told for at in places for told in (at.url.rstrip("/"), at.region, at.service.name)]
 
 
@@ -97,6 +120,7 @@ def test_endpoints_and_regions_are_botocores(session, region):
         {"AWS_ENDPOINT_URL": "http://127.0.0.1:4566/"},
         {"AWS_ENDPOINT_URL_KINESIS": "https://localhost:1"},
         {"AWS_ENDPOINT_URL": "http://localhost:2", "AWS_ENDPOINT_URL_DYNAMODB": "http://[::1]:3"},
+        {"AWS_ENDPOINT_URL_SFN": "http://localhost:4"},
         {"AWS_REGION": "us-west-2"},
     ],
     ids=str,
@@ -116,12 +140,17 @@ def test_keys_and_certificates_are_botocores(session, tmp_path):
     assert given.bundle == "/a"
 
 
-@pytest.mark.parametrize("service", [KINESIS, DYNAMODB], ids=lambda service: service.name)
-def test_services_are_described_as_in_botocores_models(service):
-    model = botocore.session.Session().get_service_model(service.name)
+@pytest.mark.parametrize(
+    ("service", "sdks"),
+    [(KINESIS, "kinesis"), (DYNAMODB, "dynamodb"), (STATES, "stepfunctions")],
+    ids=lambda service: getattr(service, "name", service),
+)
+def test_services_are_described_as_in_botocores_models(service, sdks):
+    model = botocore.session.Session().get_service_model(sdks)
     assert service.target == model.metadata["targetPrefix"]
     assert service.json_version == model.metadata["jsonVersion"]
     assert service.name == model.signing_name == model.endpoint_prefix
+    assert (service.variable or service.name) == model.service_id.lower()
 
 
 @pytest.mark.parametrize(
@@ -132,7 +161,8 @@ def test_services_are_described_as_in_botocores_models(service):
         *({"AWS_USE_DUALSTACK_ENDPOINT": "true"}, {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}),
         *({"AWS_ACCESS_KEY_ID": ""}, {"AWS_SECRET_ACCESS_KEY": ""}, {"AWS_DEFAULT_REGION": ""}),
         *({"AWS_DEFAULT_REGION": "cn-north-1"}, {"AWS_DEFAULT_REGION": "us-gov-west-1"}),
-        *({"HTTPS_PROXY": "http://proxy"}, {"no_proxy": "x"}, {"BOTO_CONFIG": "/etc/boto"}),
+        *({"HTTPS_PROXY": "http://proxy"}, {"all_proxy": "x"}, {"BOTO_CONFIG": "/etc/boto"}),
+        {"HTTPS_PROXY": "http://proxy", "NO_PROXY": "*"},
         *({"AWS_ENDPOINT_URL": "http://h/path"}, {"AWS_ENDPOINT_URL": "h:1"}),
         *({"AWS_ENDPOINT_URL": "http://h:port"}, {"AWS_ENDPOINT_URL_KINESIS": "http://u@h"}),
         {"AWS_SOMETHING_NEW": "1"},
@@ -142,6 +172,14 @@ def test_services_are_described_as_in_botocores_models(service):
 def test_an_environment_that_only_botocore_can_read_is_left_to_it(given):
     assert plain_environment(LAMBDA) is not None
     assert plain_environment({**LAMBDA, **given}) is None
+
+
+@pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
+def test_what_needs_no_proxy_matters_to_nobody_where_none_is_named(session, name):
+    env = {**LAMBDA, name: "localhost"}
+    session(env)
+    assert get_environ_proxies("https://kinesis.eu-central-1.amazonaws.com").get("https") is None
+    assert plain_environment(env) == plain_environment(LAMBDA)
 
 
 @pytest.mark.parametrize("name", ["config", "credentials"])
@@ -157,7 +195,12 @@ def test_a_configuration_file_is_left_to_botocore(tmp_path, name):
     "arn", [arn_in("cn-north-1", "aws-cn"), arn_in("eu-central-1", "aws-cn"), "orders", "arn:aws:k"]
 )
 def test_a_stream_elsewhere_is_left_to_botocore(arn):
-    assert plain_environment(LAMBDA).stream(arn) is None
+    plain = plain_environment(LAMBDA)
+    assert [plain.stream(arn, kind) for kind in ("data", "control")] == [None, None]
+
+
+def test_a_region_elsewhere_is_left_to_botocore():
+    assert plain_environment(LAMBDA).of_region(KINESIS, "cn-north-1") is None
 
 
 @pytest.mark.parametrize(

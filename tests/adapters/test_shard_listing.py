@@ -8,7 +8,11 @@ import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 
-from shardfleet.adapters.kinesis.shards import hash_key_range, list_shards
+from shardfleet.adapters.kinesis.shards import (
+    hash_key_range,
+    leave_listings_unread,
+    list_shards,
+)
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX
 from shardfleet.errors import StreamGone, Throttled
 
@@ -40,6 +44,7 @@ def answering(*bodies, status=200, content_type=JSON):
         return AWSResponse(request.url, status, {"content-type": content_type}, Body(body))
 
     client.meta.events.register("before-send.kinesis.ListShards", answer)
+    leave_listings_unread(client)
     return client
 
 

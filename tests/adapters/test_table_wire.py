@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from shardfleet.adapters.clients.aws_clients import AwsClients
 from shardfleet.adapters.dynamodb.wire import OPERATIONS, TableWire, open_tables
+from shardfleet.adapters.http.client_wire import USUAL_REFUSALS
+from shardfleet.adapters.sdk_errors import UsualRefusal
 from tests.adapters.loopback import HANG_UP, Service, error, serving
 from tests.adapters.tables import LIMITS
 
@@ -68,12 +70,19 @@ def outcome(call, **arguments):
     """Return what a call gives, without what only the SDK's answers tell of HTTP."""
     try:
         told = call(**arguments)
-    except ClientError as refused:
-        told = {**refused.response, "is": type(refused).__name__, "says": str(refused)}
+    except (ClientError, UsualRefusal) as refused:
+        code = refused.response["Error"]["Code"]
+        kind = code if isinstance(refused, UsualRefusal) else type(refused).__name__
+        told = {**refused.response, "is": kind, "says": said_by(refused)}
         told["status"] = refused.response["ResponseMetadata"]["HTTPStatusCode"]
     except BotoCoreError as failed:
         return type(failed).__name__
     return {name: value for name, value in told.items() if name != "ResponseMetadata"}
+
+
+def said_by(refused):
+    """Return an error's text, but for the SDK's note that it does not repeat what it may not."""
+    return str(refused).replace(" (reached max retries: 0)", "")
 
 
 def both(clients, method, *answers, writes=False, **arguments):
@@ -149,6 +158,9 @@ REFUSED = error("ConditionalCheckFailedException", Item={"a": {"B": "AAEC"}, "n"
 REFUSALS = {
     "condition": REFUSED,
     "condition without item": error("ConditionalCheckFailedException"),
+    "condition, damaged": (*REFUSED, ("x-amz-crc32", "1")),
+    "condition, another item": error("ConditionalCheckFailedException", Item={"n": {"N": "1"}}),
+    "condition of a server": error("ConditionalCheckFailedException", 500),
     "throttle": error("ProvisionedThroughputExceededException"),
     "throttling": error("ThrottlingException"),
     "no table": error("ResourceNotFoundException"),
@@ -170,8 +182,26 @@ def test_a_refusal_is_the_same_error_after_as_many_attempts(clients, name, write
     theirs, ours = both(clients, "get_item", REFUSALS[name], writes=writes, Key=KEY)
     assert ours == theirs
     repeated = {"throttle", "throttling", "server", "page of a proxy", "nothing", "hang up"}
-    expected = 3 if name in {*repeated, "another sum"} and not writes else 1
+    repeated |= {"condition, damaged", "condition of a server", "another sum"}
+    expected = 3 if name in repeated and not writes else 1
     assert ours[1] == expected
+
+
+@pytest.mark.parametrize("code", sorted(USUAL_REFUSALS))
+def test_a_usual_refusal_is_what_the_sdk_makes_of_it_and_the_sdk_is_not_asked(clients, code):
+    said = error(code)
+    theirs, ours = both(clients, "get_item", said, Key=KEY)
+    assert ours[0]["Error"] == theirs[0]["Error"]
+    assert ours[1:] == theirs[1:]
+
+    def client():
+        raise AssertionError("the client was asked")
+
+    opened = partial(open_tables, clients.table_reads, clients.session)
+    wire = TableWire(client, opened, count=clients.capacity.count)
+    clients.service.answers = [said]
+    with pytest.raises(UsualRefusal, match=code):
+        wire.get_item(TableName="leases", Key=KEY)
 
 
 def test_a_read_is_answered_after_a_failure(clients):

@@ -198,6 +198,100 @@ def drain(fleet):
     )
 
 
+INVOKED = """
+import json, os, sys, time
+from types import SimpleNamespace
+from {module} import {function}
+
+end_s = time.monotonic() + {seconds}
+context = SimpleNamespace(
+    aws_request_id="request-1",
+    invoked_function_arn="arn:aws:lambda:eu-central-1:111122223333:function:any:live",
+    memory_limit_in_mb="512",
+    get_remaining_time_in_millis=lambda: max(0, int((end_s - time.monotonic()) * 1000)),
+)
+{function}({event!r}, context)
+"""
+PRODUCED = """
+from shardfleet.producer.blocking import BlockingProducer
+from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.open import open_producer
+
+with BlockingProducer(lambda: open_producer({stream!r})) as producer:
+    producer.put(OutgoingRecord("k", b"from a producer"))
+"""
+# Powertools imports the empty package "botocore", in 0.6 ms, to register with it.
+TELLING = """
+import pathlib, sys
+of_sdk = [name for name in sys.modules if name.partition(".")[0] in ("boto3", "botocore")]
+pathlib.Path(%r).write_text(" ".join(sorted({*of_sdk} - {"botocore"})) or "nothing")
+"""
+
+
+class Process:
+    """What of the SDK a program has loaded when it tells, in a process of its own."""
+
+    def __init__(self, fleet, folder):
+        self.told = folder / "loaded"
+        self.tell = TELLING % str(self.told)
+        config = replace(fleet.config, idle_end_ms=DEADLINE_S * 1_000)
+        # As in Lambda: no file of settings is named there, and no variable of a test.
+        self._env = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(folder)}
+        self._env |= {**fleet.aws.environment(), **config.to_env()}
+
+    def begun(self, program):
+        return subprocess.Popen([sys.executable, "-c", program], env=self._env)
+
+    def loaded_by(self, program):
+        assert self.begun(program + self.tell).wait(DEADLINE_S) == 0
+        return self.told.read_text()
+
+
+@pytest.mark.processes
+def test_a_managers_first_turn_loads_nothing_of_the_sdk(fleet, tmp_path):
+    program = INVOKED.format(
+        module="shardfleet.runtime.managing", function="manager_handler", event={}, seconds=6
+    )
+    assert Process(fleet, tmp_path).loaded_by(program) == "nothing"
+    assert len(fleet.leases()) == 2, "the turn was a whole one"
+    assert len(fleet.executions()) == 1, "and it started a worker"
+
+
+@pytest.mark.processes
+def test_a_workers_first_batch_comes_without_anything_of_the_sdk(fleet, tmp_path):
+    process = Process(fleet, tmp_path)
+    fleet.put(3)
+    manager_handler({}, Context(6))
+    (module,) = tmp_path.glob("handler_*.py")
+    module.write_text(f"{module.read_text()}    exec({process.tell!r})\n")
+    worker = process.begun(
+        INVOKED.format(
+            module="shardfleet.runtime.entry_points",
+            function="worker_handler",
+            event=fleet.payload(),
+            seconds=DEADLINE_S,
+        )
+    )
+    manager_handler({}, Context(16))
+    eventually(process.told.exists)
+    drain(fleet)
+    assert worker.wait(DEADLINE_S) == 0
+    assert process.told.read_text() == "nothing"
+    assert sorted(map(int, fleet.handled())) == [0, 1, 2]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("named_by", ["name", "ARN"])
+def test_a_producers_first_record_goes_without_anything_of_the_sdk(fleet, tmp_path, named_by):
+    stream = fleet.name if named_by == "name" else fleet.config.stream_arn
+    assert Process(fleet, tmp_path).loaded_by(PRODUCED.format(stream=stream)) == "nothing"
+
+
+@pytest.mark.processes
+def test_what_is_loaded_of_the_sdk_is_seen(fleet, tmp_path):
+    assert Process(fleet, tmp_path).loaded_by("import boto3").split()[0] == "boto3"
+
+
 @pytest.mark.processes
 def test_what_each_invocation_used_is_in_the_ledger_by_writer(fleet, monkeypatch):
     # Its end is its run's, not the invocation's: whoever is cut short leaves no note.

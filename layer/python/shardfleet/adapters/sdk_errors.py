@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from shardfleet.domain.refusals import RefusalKind, error_of, has_code, refusal_of
 from shardfleet.errors import ShardfleetError, Throttled, Unsettled
@@ -20,8 +20,6 @@ from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from botocore.exceptions import ClientError
 
 T = TypeVar("T")
 ErrorFactory = Callable[[str], ShardfleetError]
@@ -33,6 +31,25 @@ _WORDS_MOST = 1_000  # of what a service says: enough for a person
 
 class UnreadableAnswer(Exception):
     """An answer that botocore cannot read, or that lacks what every one has; quotes nothing."""
+
+
+class UsualRefusal(Exception):
+    """
+    A refusal that was read without the SDK.
+
+    Attributes:
+        response: what botocore's ``ClientError`` has under this name.
+
+    """
+
+    def __init__(self, response: Mapping[str, Any], operation: str) -> None:
+        """Say what botocore's error says."""
+        said = response["Error"]
+        super().__init__(
+            f"An error occurred ({said['Code']}) when calling the {operation} operation: "
+            f"{said['Message']}"
+        )
+        self.response = response
 
 
 class RefusalIsAnswer(ShardfleetError):
@@ -90,6 +107,8 @@ class SdkCall:
             return call(**arguments)
         except ShardfleetError:
             raise
+        except UsualRefusal as refused:
+            raise self._refusal(refused.response) from refused
         except Exception as error:
             judged = self._judged(error)
             if judged is None:
@@ -109,7 +128,7 @@ class SdkCall:
         broken_off = (sdk.ConnectionError, sdk.HTTPClientError, sdk.ResponseStreamingError)
         match error:
             case sdk.ClientError():
-                return self._refusal(error)
+                return self._refusal(cast("Mapping[str, Any]", error.response))
             case _ if isinstance(error, never_sent):
                 return Throttled(f"{self.what}: could not connect: {error}")
             case ResponseParserError():  # It quotes what it could not read.
@@ -124,17 +143,16 @@ class SdkCall:
             case _:
                 return None
 
-    def _refusal(self, error: ClientError) -> Exception:
-        details = error.response.get("Error", {})
+    def _refusal(self, response: Mapping[str, Any]) -> Exception:
+        details = response.get("Error", {})
         code = str(details.get("Code", ""))
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         # Of an answer that is no JSON botocore takes the status for the code and all of the body
         # for the message: a proxy's page, or what was sent to it.
         said = str(details.get("Message", ""))[:_WORDS_MOST] if has_code(code) else ""
         text = f"{self.what}: {code}: {said}"
         if code == CONDITION_FAILED:
-            answer: Mapping[str, Any] = error.response
-            return ConditionFailed(answer.get("Item"))
+            return ConditionFailed(response.get("Item"))
         special = self.codes.get(code) or self.codes.get(str(status))
         if special is not None:
             return special(text)

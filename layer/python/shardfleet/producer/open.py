@@ -68,8 +68,8 @@ async def open_producer(
         arn = await pool.run(lambda: clients.stream_arn(stream))
         writer = KinesisWriter(
             arn,
-            records=clients.stream_records,
-            control=clients.stream_control,
+            records=clients.later("stream_records"),
+            control=clients.wired_control,
             pool=pool,
             wire=clients.wire_to(arn),
         )

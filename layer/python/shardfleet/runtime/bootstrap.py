@@ -254,12 +254,13 @@ def state_store(sandbox: Sandbox, threads: TurnThreads) -> StateStore:
 def stream(sandbox: Sandbox, threads: TurnThreads) -> KinesisPolling:
     """Return the stream: its shards, and their records."""
     config, clients = sandbox.config, sandbox.clients
+    wired = config.stream_calls == "wire"
     return KinesisPolling(
         config.stream_arn,
         records=clients.later("stream_records"),
-        control=clients.later("stream_control"),
+        control=clients.wired_control if wired else clients.later("stream_control"),
         pool=threads.streams,
-        wire=clients.wire_to(config.stream_arn) if config.stream_calls == "wire" else None,
+        wire=clients.wire_to(config.stream_arn) if wired else None,
         decoders=sandbox.decoders,
     )
 
@@ -375,7 +376,7 @@ def window_states(
 
     return S3WindowStates(
         config.failed_bucket,
-        client=sandbox.clients.s3,
+        client=sandbox.clients.later("s3"),
         pool=threads.streams,
         fleet=config.fleet,
         function_arn=context.invoked_function_arn,

@@ -87,8 +87,9 @@ def worker_launcher(sandbox: Sandbox, threads: TurnThreads) -> StepFunctionsLaun
     """
     if not sandbox.config.state_machine_arn:
         raise ConfigurationError("SHARDFLEET_STATE_MACHINE_ARN: missing; the manager needs it")
+    clients, wired = sandbox.clients, sandbox.config.stream_calls == "wire"
     return StepFunctionsLauncher(
         sandbox.config.state_machine_arn,
-        client=sandbox.clients.step_functions,
+        client=clients.wired_states if wired else clients.step_functions,
         pool=threads.streams,
     )

@@ -13,7 +13,6 @@ import sysconfig
 import traceback
 from contextlib import suppress
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 
 from shardfleet.values import dataclass
@@ -71,6 +70,9 @@ def own_code(module_name: str) -> OwnCode | None:
 
 
 def _installed_in(folder: Path) -> frozenset[str]:
+    # Until something fails nobody asks, and it takes as long to load as a twentieth of all.
+    from importlib import metadata  # noqa: PLC0415
+
     return frozenset(
         line.partition(",")[0].partition("/")[0].strip('"')
         for package in metadata.distributions(path=[str(folder)])

@@ -7,20 +7,22 @@ endpoint and role. An assumed role's credentials are renewed by the SDK before t
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
-from typing import Any
-
-from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
-from botocore.session import Session
+from typing import TYPE_CHECKING, Any
 
 from shardfleet.adapters.clients.aws_clients import (
     AwsClients,
     ConnectionLimits,
     region_of,
 )
+from shardfleet.adapters.http.plain_environment import PlainEnvironment, plain_environment
 from shardfleet.adapters.sdk_errors import SdkCall
 from shardfleet.errors import ConfigurationError
 from shardfleet.values import dataclass
+
+if TYPE_CHECKING:
+    from botocore.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,19 +68,26 @@ class AccountClients(AwsClients):
     records_timeout_s = 30.0
 
     def __init__(self, access: Access, *, stream: str = "") -> None:
-        session = Session()
-        if region := access.region or region_of(stream):
-            session.set_config_variable("region", region)
-        self.region = session.get_config_variable("region")
+        self._access = access
+        self._named_region = access.region or region_of(stream)
+        plain = _plain(access, self._named_region)
+        self.region = plain.region if plain else self._sdk.get_config_variable("region")
         if self.region is None:
             raise ConfigurationError(
                 "no AWS region is known: name one in option region, or set AWS_REGION"
             )
-        if access.role_arn:
-            session = _assumed(access, session)
         count = access.connections
         limits = ConnectionLimits(writes=count, reads=count, streams=count)
-        super().__init__(limits, session=session, endpoint=access.endpoint or None)
+        super().__init__(limits, endpoint=access.endpoint or None, plain=plain)
+
+    @cached_property
+    def _sdk(self) -> Session:
+        from botocore.session import Session  # noqa: PLC0415 - see http/connections.py
+
+        session = Session()
+        if self._named_region:
+            session.set_config_variable("region", self._named_region)
+        return _assumed(self._access, session) if self._access.role_arn else session
 
     @cached_property
     def cloudwatch(self) -> Any:
@@ -110,12 +119,31 @@ class AccountClients(AwsClients):
         call = SdkCall(
             f"DescribeStreamSummary of {stream}", codes={"ResourceNotFoundException": missing}
         )
-        found = call.run(self.stream_control.describe_stream_summary, StreamName=stream)
+        found = call.run(self.wired_control.describe_stream_summary, StreamName=stream)
         return found["StreamDescriptionSummary"]["StreamARN"]
+
+
+def _plain(access: Access, region: str | None) -> PlainEnvironment | None:
+    """Return what the environment and the options say by themselves; a role is botocore's."""
+    if access.role_arn:
+        return None
+    env = dict(os.environ)
+    if region:
+        env["AWS_DEFAULT_REGION"] = region
+    if access.endpoint:
+        env = {name: it for name, it in env.items() if not name.startswith("AWS_ENDPOINT_URL")}
+        env["AWS_ENDPOINT_URL"] = access.endpoint
+    return plain_environment(env)
 
 
 def _assumed(access: Access, source: Session) -> Session:
     """Return a session as the role, whose credentials renew themselves."""
+    from botocore.credentials import (  # noqa: PLC0415 - see http/connections.py
+        AssumeRoleCredentialFetcher,
+        DeferredRefreshableCredentials,
+    )
+    from botocore.session import Session  # noqa: PLC0415 - see above
+
     extra = {"RoleSessionName": access.role_session_name}
     if access.role_external_id:
         extra["ExternalId"] = access.role_external_id

@@ -18,9 +18,17 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, cast
 
 from shardfleet.adapters.dynamodb.wire import TableWire, open_tables
+from shardfleet.adapters.http.client_wire import ClientWire
 from shardfleet.adapters.http.connections import IDLE_MS, PROBED
-from shardfleet.adapters.http.json_service import JsonService, Limits
-from shardfleet.adapters.http.plain_environment import PlainEnvironment
+from shardfleet.adapters.http.json_service import JsonEndpoint, JsonService, Limits
+from shardfleet.adapters.http.plain_environment import (
+    DYNAMODB,
+    KINESIS,
+    STATES,
+    PlainEnvironment,
+)
+from shardfleet.adapters.kinesis.control_wire import ControlWire
+from shardfleet.adapters.kinesis.shards import leave_listings_unread
 from shardfleet.adapters.kinesis.wire import (
     JSON_PAGES,
     KinesisWire,
@@ -49,6 +57,7 @@ READ_TIMEOUT_S = 5.0
 _METERED_WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem"})
 _METERED_READS = frozenset({"GetItem", "Query", "Scan"})
 _REFUSED = "ConditionalCheckFailedException"
+OF_EXECUTIONS = {"describe_execution": "DescribeExecution", "start_execution": "StartExecution"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +216,7 @@ class AwsClients:
     def drop_connections(self) -> None:
         """Close what is kept open; the clients stay, and connect anew when they are asked."""
         for made in [*vars(self).values()]:
-            if isinstance(made, TableWire) or hasattr(made, "meta"):
+            if isinstance(made, ClientWire) or hasattr(made, "meta"):
                 made.close()
         for wire in [*self._wires.values()]:
             if wire is not None:
@@ -238,15 +247,13 @@ class AwsClients:
     def _wired(
         self, name: str, connections: int, *, read_timeout_s: float = READ_TIMEOUT_S
     ) -> DynamoDBClient:
-        client, idle_ms, plain = partial(self._made, name), self._limits.idle_ms, self._plain
+        client, idle_ms = partial(self._made, name), self._limits.idle_ms
 
         def opened() -> JsonService | None:
-            if plain is None:
+            if self._plain is None:
                 return open_tables(client(), self._sdk, idle_ms=idle_ms)
-            timeouts = (CONNECT_TIMEOUT_S, read_timeout_s)
-            return plain.open(
-                plain.tables(), client, Limits(max(1, connections), *timeouts, idle_ms)
-            )
+            place = self._plain.of_region(DYNAMODB)
+            return self._opened(place, name, connections, read_timeout_s=read_timeout_s)
 
         wire = TableWire(client, opened, count=self.capacity.count)
         return cast("DynamoDBClient", wire)
@@ -282,9 +289,11 @@ class AwsClients:
         return opened
 
     def _open_wire(self, stream_arn: str, long_pages: PageFormat) -> KinesisWire | None:
-        plain = self._plain
-        site = plain.stream(stream_arn) if plain is not None else None
-        if plain is None or site is None:
+        plain, most = self._plain, self._limits.streams
+        place = plain and plain.stream(stream_arn, "data")
+        timeout_s = self.records_timeout_s
+        service = self._opened(place, "stream_records", most, read_timeout_s=timeout_s)
+        if service is None:
             return open_wire(
                 stream_arn,
                 client=self.stream_records,
@@ -292,20 +301,59 @@ class AwsClients:
                 idle_ms=self._limits.idle_ms,
                 long_pages=long_pages,
             )
-        timeouts = (CONNECT_TIMEOUT_S, self.records_timeout_s)
-        limits = Limits(max(1, self._limits.streams), *timeouts, self._limits.idle_ms)
-        service = plain.open(site, partial(self._made, "stream_records"), limits)
         return KinesisWire(stream_arn, service, long_pages=long_pages)
+
+    def _opened(
+        self,
+        place: JsonEndpoint | None,
+        name: str,
+        connections: int,
+        *,
+        read_timeout_s: float = READ_TIMEOUT_S,
+    ) -> JsonService | None:
+        """Return the service at a place with the limits of a client; None: no place is known."""
+        if self._plain is None or place is None:
+            return None
+        timeouts = (CONNECT_TIMEOUT_S, read_timeout_s)
+        limits = Limits(max(1, connections), *timeouts, self._limits.idle_ms)
+        return self._plain.open(place, partial(self._made, name), limits)
 
     @cached_property
     def stream_control(self) -> KinesisClient:
         """DescribeStreamSummary and ListShards."""
-        return cast("KinesisClient", self._client("kinesis", region_name=self._stream_region))
+        client: KinesisClient = self._client("kinesis", region_name=self._stream_region)
+        leave_listings_unread(client)
+        return client
+
+    @cached_property
+    def wired_control(self) -> KinesisClient:
+        """:attr:`stream_control`, without the SDK where the environment says all by itself."""
+
+        def opened(stream_arn: str | None) -> JsonService | None:
+            plain, region = self._plain, self._stream_region
+            if stream_arn:
+                place = plain and plain.stream(stream_arn, "control")
+            else:
+                place = plain and plain.of_region(KINESIS, region)
+            return self._opened(place, "stream_control", self._limits.streams)
+
+        return cast("KinesisClient", ControlWire(partial(self._made, "stream_control"), opened))
 
     @cached_property
     def step_functions(self) -> SFNClient:
         """StartExecution and DescribeExecution."""
         return cast("SFNClient", self._client("stepfunctions"))
+
+    @cached_property
+    def wired_states(self) -> SFNClient:
+        """:attr:`step_functions`, without the SDK where the environment says all by itself."""
+
+        def opened(_: str | None) -> JsonService | None:
+            place = self._plain and self._plain.of_region(STATES)
+            return self._opened(place, "step_functions", self._limits.streams)
+
+        client = partial(self._made, "step_functions")
+        return cast("SFNClient", ClientWire(client, opened, operations=OF_EXECUTIONS))
 
     @cached_property
     def functions(self) -> Any:

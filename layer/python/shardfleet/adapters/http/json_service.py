@@ -51,12 +51,14 @@ class Service(NamedTuple):
         name: that signs, and of the endpoint.
         target: in ``X-Amz-Target``, before the operation.
         json_version: of its protocol.
+        variable: its part of the variables that name endpoints, in lower case; empty: its name.
 
     """
 
     name: str
     target: str
     json_version: str
+    variable: str = ""
 
 
 class JsonEndpoint(NamedTuple):

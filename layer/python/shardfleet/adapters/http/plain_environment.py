@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from shardfleet.adapters.http.json_service import JsonEndpoint, JsonService, Limits, Service
@@ -50,6 +50,7 @@ class FixedKeys(NamedTuple):
 
 KINESIS = Service("kinesis", "Kinesis_20131202", "1.1")
 DYNAMODB = Service("dynamodb", "DynamoDB_20120810", "1.0")
+STATES = Service("states", "AWSStepFunctions", "1.0", "sfn")
 
 
 class PlainEnvironment(NamedTuple):
@@ -71,20 +72,23 @@ class PlainEnvironment(NamedTuple):
     bundle: str
     user_agent: str
 
-    def tables(self) -> JsonEndpoint:
-        """Return where DynamoDB is."""
-        url = self._endpoint(DYNAMODB) or f"https://dynamodb.{self.region}.{_SUFFIX}"
-        return JsonEndpoint(DYNAMODB, url, self.region, self.bundle)
+    def of_region(self, service: Service, region: str | None = None) -> JsonEndpoint | None:
+        """Return where a service is in a region (None: the session's); None: botocore knows."""
+        region = region or self.region
+        if not _REGION.fullmatch(region):
+            return None
+        url = self._endpoint(service) or f"https://{service.name}.{region}.{_SUFFIX}"
+        return JsonEndpoint(service, url, region, self.bundle)
 
-    def stream(self, stream_arn: str) -> JsonEndpoint | None:
-        """Return where a stream's records are, None if only botocore knows."""
+    def stream(self, stream_arn: str, kind: Literal["data", "control"]) -> JsonEndpoint | None:
+        """Return where calls of a kind on a stream go, None if only botocore knows."""
         parts = stream_arn.split(":")
         if len(parts) != _ARN_PARTS or parts[1] != "aws":
             return None
         region, account = parts[3:5]
         if not _REGION.fullmatch(region) or not _ACCOUNT.fullmatch(account):
             return None
-        own = f"https://{account}.data-kinesis.{region}.{_SUFFIX}"
+        own = f"https://{account}.{kind}-kinesis.{region}.{_SUFFIX}"
         return JsonEndpoint(KINESIS, self._endpoint(KINESIS) or own, region, self.bundle)
 
     def open(
@@ -96,7 +100,7 @@ class PlainEnvironment(NamedTuple):
         )
 
     def _endpoint(self, service: Service) -> str | None:
-        return self.endpoints.get(service.name) or self.endpoints.get("")
+        return self.endpoints.get(service.variable or service.name) or self.endpoints.get("")
 
 
 def plain_environment(env: Mapping[str, str]) -> PlainEnvironment | None:
@@ -112,7 +116,7 @@ def plain_environment(env: Mapping[str, str]) -> PlainEnvironment | None:
         or "AWS_SECRET_ACCESS_KEY" not in given
         or not _REGION.fullmatch(region)
         or not all(name.startswith(_HARMLESS_BEGINNINGS) for name in names)
-        or any(name.lower().endswith("_proxy") or name.startswith("BOTO") for name in given)
+        or any(_names_a_proxy(name) or name.startswith("BOTO") for name in given)
         or any((home / name).exists() for name in _FILES)
         or not all(_is_plain(url) for url in endpoints.values())
         or bundle is None
@@ -126,6 +130,12 @@ def plain_environment(env: Mapping[str, str]) -> PlainEnvironment | None:
     runs_in = given.get("AWS_EXECUTION_ENV")
     agent = "lib/shardfleet" + (f" exec-env/{runs_in}" if runs_in else "")
     return PlainEnvironment(region, keys, endpoints, bundle, agent)
+
+
+def _names_a_proxy(variable: str) -> bool:
+    """Return whether a variable names a proxy; one that names what needs none does nothing else."""
+    name = variable.lower()
+    return name.endswith("_proxy") and name != "no_proxy"
 
 
 def _endpoints(given: Mapping[str, str]) -> dict[str, str]:

@@ -189,7 +189,7 @@ class KinesisPolling:
         if listing is not ListingFilter.NONE:
             shard_filter = {"Type": _FILTERS[listing]}
         if shard_filter is not None and instant_ms is not None:
-            shard_filter |= {"Timestamp": _instant(instant_ms)}
+            shard_filter |= {"Timestamp": instant_ms / 1_000}
         call = partial(list_shards, self._control, self._stream_arn, shard_filter=shard_filter)
         return await self._pool.run(call)
 

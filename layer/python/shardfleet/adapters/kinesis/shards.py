@@ -3,9 +3,9 @@ What reader and writer share of Kinesis: listing shards, shapes and error codes.
 
 ``StreamARN`` is part of every request, so that streams of other accounts work.
 
-botocore sends and repeats ListShards, and judges its refusals; a listing itself is read here, as
-its parser takes 6 ms of CPU for a page of 1,000 shards, and msgspec 0.4. A manager lists all shards
-each turn, and they seldom change: what was read of the same text before is the answer again.
+A listing is read here whoever asked for it, as botocore's parser takes 6 ms of CPU for a page of
+1,000 shards, and msgspec 0.4. A manager lists all shards each turn, and they seldom change: what
+was read of the same text before is the answer again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 SHARDS_PER_PAGE = 1_000  # ListShards: a page has no more, whatever MaxResults says
 _PAGING = ("NextToken", "NextToken")
 _PAGES_KEPT = 32  # Some 0.7 MB each.
-_UNREAD = "shardfleet:unread"
+UNREAD = "shardfleet:unread"
+"""Of an answer, the text of its body."""
 _OK = 200
 _READ_HERE: ContextVar[bool] = ContextVar("_READ_HERE", default=False)
 
@@ -104,15 +105,12 @@ def hash_key_range(answer: Mapping[str, Any]) -> HashKeyRange:
 
 def _page(client: KinesisClient, **arguments: Any) -> dict[str, Any]:
     """Ask for one page."""
-    client.meta.events.register(
-        "before-parse.kinesis.ListShards", _set_aside, unique_id="shardfleet-list-shards"
-    )
     token = _READ_HERE.set(True)
     try:
         answer: Any = client.list_shards(**arguments)
     finally:
         _READ_HERE.reset(token)
-    body = answer.get(_UNREAD)
+    body = answer.get(UNREAD)
     try:
         if body is None:
             listed = msgspec.convert(answer["Shards"], type=list[_Shard])
@@ -121,6 +119,13 @@ def _page(client: KinesisClient, **arguments: Any) -> dict[str, Any]:
         return {"Shards": _shards(bytes(listing.Shards)), "NextToken": listing.NextToken}
     except (KeyError, ValueError) as error:
         raise UnreadableAnswer(f"the answer cannot be read: {type(error).__name__}") from None
+
+
+def leave_listings_unread(client: KinesisClient) -> None:
+    """Let the SDK's client hand on the text of a listing that is asked for here."""
+    client.meta.events.register(
+        "before-parse.kinesis.ListShards", _set_aside, unique_id="shardfleet-list-shards"
+    )
 
 
 @lru_cache(maxsize=_PAGES_KEPT)
@@ -135,7 +140,7 @@ def _set_aside(
     """Leave botocore's parser nothing to read; what is no JSON, and no listing, is its own."""
     is_json = "json" in response_dict["headers"].get("content-type", "")
     if _READ_HERE.get() and is_json and response_dict["status_code"] == _OK:
-        customized_response_dict[_UNREAD] = response_dict["body"]
+        customized_response_dict[UNREAD] = response_dict["body"]
         response_dict["body"] = b"{}"
 
 
