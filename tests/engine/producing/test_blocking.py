@@ -44,6 +44,18 @@ def test_the_blocking_producer_sends_puts_and_flushes_without_an_event_loop():
     assert not [each for each in threading.enumerate() if each.name == "shardfleet-producer"]
 
 
+def test_a_single_put_that_breaks_a_limit_says_so_and_leaves_nothing():
+    stream = MemoryStream(1)
+
+    with blocking(stream) as producer:
+        with pytest.raises(InvalidRecord, match="257 characters"):
+            producer.put(OutgoingRecord("k" * 257, b"x"))
+        with pytest.raises(InvalidRecord, match=r"1,048,577 bytes"):
+            producer.put(OutgoingRecord("k", b"x" * 1_048_576))
+
+    assert stream.requests == []
+
+
 def test_single_puts_from_several_threads_keep_the_order_of_each_thread():
     stream = MemoryStream(3)
     hash_keys = [None, "7"]  # Some calls have explicit ones, some have none.

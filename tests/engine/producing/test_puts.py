@@ -200,6 +200,9 @@ def test_a_record_over_a_limit_stops_its_call_before_anything_is_sent(record, na
             await producer.send([fine, record])
         with pytest.raises(InvalidRecord, match=named):
             await producer.put(fine, record)
+        with pytest.raises(InvalidRecord, match=named):
+            await producer.put(record)
+        assert (producer.pending, producer.buffered_bytes) == (0, 0)
         await producer.flush()
 
     run_virtual(main())

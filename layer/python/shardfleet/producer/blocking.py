@@ -14,12 +14,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.producer.calls import Columns, checked, joined
+from shardfleet.producer.calls import Columns, checked, checked_alone, joined
 from shardfleet.producer.sending import Producer
 from shardfleet.producer.settings import ProducerCounts, Receipt, ShardFlow
 
 T = TypeVar("T")
-_Given = tuple[bool, Columns, int]  # whether aggregated, records, their bytes
+_Given = tuple[bool, bool, Any, int]
+"""Whether aggregated, whether it is one record or the columns of several, which, their bytes."""
 
 
 class BlockingProducer:
@@ -108,15 +109,20 @@ class BlockingProducer:
         """Buffer records, waiting for room if need be; see ``Producer.put``."""
         if not records:
             return
-        settings = self._producer.settings
-        columns, size = checked(records, record_bytes=settings.record_bytes)
+        settings, is_one = self._producer.settings, len(records) == 1
+        what: OutgoingRecord | Columns
+        if is_one:
+            (what,) = records
+            size = checked_alone(what, record_bytes=settings.record_bytes)
+        else:
+            what, size = checked(records, record_bytes=settings.record_bytes)
         if self._given_bytes + self._producer.buffered_bytes >= settings.buffer_bytes:
             self._run(self._producer.room())
         with self._lock:
             self._raise_if_closed()
             if not self._given:  # Within the lock: a flush that follows must come after it.
                 self._loop.call_soon_threadsafe(self._take, self._given)
-            self._given.append((aggregate, columns, size))
+            self._given.append((aggregate, is_one, what, size))
             self._given_bytes += size
 
     def flush(self) -> None:
@@ -154,9 +160,11 @@ class BlockingProducer:
             if given is self._given:
                 self._given = []
             self._given_bytes -= sum([size for *_, size in given])
-        for aggregate, group in groupby(given, key=itemgetter(0)):
-            _, several, sizes = zip(*group, strict=True)
-            self._producer.buffer(joined(several), sum(sizes), aggregate=aggregate)
+        for (aggregate, are_single), group in groupby(given, key=itemgetter(0, 1)):
+            _, _, several, sizes = zip(*group, strict=True)
+            size = sum(sizes)
+            columns = checked(several, record_bytes=size)[0] if are_single else joined(several)
+            self._producer.buffer(columns, size, aggregate=aggregate)
 
     def _raise_if_closed(self) -> None:
         if self._is_closed:

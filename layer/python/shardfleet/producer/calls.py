@@ -222,6 +222,29 @@ def size_of(record: OutgoingRecord) -> int:
     return len(record.data) + len(record.partition_key.encode())
 
 
+def checked_alone(record: OutgoingRecord, *, record_bytes: int) -> int:
+    """
+    Return the bytes of a record's data and key.
+
+    Raises:
+        InvalidRecord: as ``checked``.
+
+    """
+    if type(record) is OutgoingRecord:
+        key, data, hash_key = record
+        if (
+            hash_key is None
+            and type(data) is bytes
+            and type(key) is str
+            and key.isascii()
+            and 0 < len(key) <= MAX_PARTITION_KEY_CHARACTERS
+            and (size := len(data) + len(key)) <= record_bytes
+        ):
+            return size
+    _, size = checked((record,), record_bytes=record_bytes)
+    return size
+
+
 def checked(records: Sequence[OutgoingRecord], *, record_bytes: int) -> tuple[Columns, int]:
     """
     Return records as columns, and the bytes of their data and keys.

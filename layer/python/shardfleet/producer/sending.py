@@ -14,7 +14,7 @@ from typing import Self
 
 from shardfleet.engine.ports import Clock, Entropy, StreamWriter
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.producer.calls import Columns, Part, PutCall, checked
+from shardfleet.producer.calls import Columns, Part, PutCall, checked, checked_alone
 from shardfleet.producer.courier import Courier
 from shardfleet.producer.settings import (
     ProducerCounts,
@@ -73,6 +73,12 @@ class Producer:
         self.received = 0
         self._buffered = 0
         self._unseen_bytes = 0
+        # What came one by one since the loop had its turn, which is taken together.
+        self._singles: list[OutgoingRecord] = []
+        self._singles_bytes = 0
+        self._singles_ms = 0
+        self._are_aggregated = False
+        self._taken_in: asyncio.AbstractEventLoop | None = None
         self._sends: set[PutCall] = set()
         self._unflushed: dict[int, PutCall] = {}
         self._failures: list[BaseException] = []
@@ -92,7 +98,8 @@ class Producer:
     @property
     def pending(self) -> int:
         """Return how many records wait or are on their way; what is given up does not."""
-        return sum(call.left for call in (*self._sends, *self._unflushed.values()))
+        calls = (*self._sends, *self._unflushed.values())
+        return len(self._singles) + sum(call.left for call in calls)
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,6 +113,7 @@ class Producer:
     @property
     def flows(self) -> list[ShardFlow]:
         """Return batch size, pause and what waits, per shard that was sent to."""
+        self._take_singles()
         return self._courier.lanes.flows()
 
     async def send(
@@ -146,6 +154,7 @@ class Producer:
         if not records:
             return None
         columns, size = checked(records, record_bytes=self.settings.record_bytes)
+        self._take_singles()
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         receipts: list[Receipt | None] = [None] * len(records)
 
@@ -192,14 +201,45 @@ class Producer:
             InvalidRecord: a record breaks a limit of Kinesis; none of this call is buffered.
 
         """
-        if not records:
-            return
-        columns, size = checked(records, record_bytes=self.settings.record_bytes)
-        await self.room()
-        self.buffer(columns, size, aggregate=aggregate)
+        if len(records) == 1:
+            (record,) = records
+            size = checked_alone(record, record_bytes=self.settings.record_bytes)
+            if self._buffered >= self.settings.buffer_bytes or self._for_room:
+                await self.room()
+            self._add_single(record, size, aggregate=aggregate)
+        elif records:
+            columns, size = checked(records, record_bytes=self.settings.record_bytes)
+            await self.room()
+            self.buffer(columns, size, aggregate=aggregate)
         if self._unseen_bytes >= _UNSEEN_BYTES_MOST:
             self._unseen_bytes = 0
             await asyncio.sleep(0)
+
+    def _add_single(self, record: OutgoingRecord, size: int, *, aggregate: bool) -> None:
+        """Leave a record to be taken with those that come before the loop has its turn."""
+        if self._singles and aggregate is not self._are_aggregated:
+            self._take_singles()
+        if not self._singles:
+            self._are_aggregated, self._singles_ms = aggregate, self._clock.monotonic_ms()
+        self._singles.append(record)
+        self._singles_bytes += size
+        self._buffered += size
+        self._unseen_bytes += size
+        self.received += 1
+        loop = asyncio.get_running_loop()
+        if loop is not self._taken_in:  # One that has ended takes nothing any more.
+            self._taken_in = loop
+            loop.call_soon(self._take_singles)
+
+    def _take_singles(self) -> None:
+        """Take what came one by one; whatever comes next comes behind it."""
+        self._taken_in = None
+        if not self._singles:
+            return
+        records, self._singles = self._singles, []
+        size, self._singles_bytes = self._singles_bytes, 0
+        columns, _ = checked(records, record_bytes=size)
+        self._take(columns, size, aggregate=self._are_aggregated, now_ms=self._singles_ms)
 
     async def room(self) -> None:
         """Wait until less than ``buffer_bytes`` wait, behind others who do: calls keep order."""
@@ -219,8 +259,14 @@ class Producer:
 
     def buffer(self, columns: Columns, size: int, *, aggregate: bool) -> None:
         """Do what ``put`` does with what ``checked`` returned, without waiting for room."""
+        self._take_singles()
         self._buffered += size
         self._unseen_bytes += size
+        self.received += len(columns.keys)
+        self._take(columns, size, aggregate=aggregate, now_ms=self._clock.monotonic_ms())
+
+    def _take(self, columns: Columns, size: int, *, aggregate: bool, now_ms: int) -> None:
+        """Hand on what is buffered; it came at an instant."""
 
         def on_over(delivery: PutCall) -> None:
             self._buffered -= size
@@ -229,7 +275,6 @@ class Producer:
                 self._failures.append(delivery.error)
             self._wake()
 
-        now_ms = self._clock.monotonic_ms()
         delivery = PutCall(
             aggregate=aggregate,
             until_ms=now_ms + self.settings.give_up_ms,
@@ -237,7 +282,6 @@ class Producer:
             on_over=on_over,
         )
         self._unflushed[id(delivery)] = delivery
-        self.received += delivery.left
         due_ms = now_ms + self.settings.linger_ms
         self._courier.accept(Part(delivery, columns, size), due_ms=due_ms)
 
@@ -251,7 +295,9 @@ class Producer:
                 that were taken together are one).
 
         """
+        self._take_singles()
         while self._unflushed or self._sends:
+            self._take_singles()
             self._courier.hurry()
             flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._flushes.append(flushed)
