@@ -10,6 +10,10 @@ contest whose producer is made anew in each round and has met no key before. The
 aws-kinesis-agg's aggregator of 51,200 B, with boto3's `put_records` for each 10 MB or 500 entries.
 It neither knows shards nor keeps order when entries are refused.
 
+`_one` are contests at one record a call, as the first examples of docs/producing.md put them: by
+`open_producer` in an event loop that goes on from round to round, and by `BlockingProducer`. The
+peer takes its records one by one anyway.
+
 Before it is timed, aws-kinesis-agg takes apart what was sent: each record once, each key in its
 order. `blocking_put` is no contest: CPU time of `BlockingProducer.put`, one record
 of 100 B a call, `flush` included, beside a boto3 `put_record` of the same record.
@@ -25,7 +29,8 @@ import random
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,6 +49,7 @@ from shardfleet.engine.ports import PutOutcome
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.producer.blocking import BlockingProducer
 from shardfleet.producer.kinesis_writer import KinesisWriter
+from shardfleet.producer.open import open_producer
 from shardfleet.producer.sending import Producer
 from shardfleet.producer.settings import ProducerSettings
 
@@ -61,6 +67,9 @@ LOADS = (
     ("producer_1k_few", 1_024, 200, 1.5, 2.0),
     ("producer_1k_many", 1_024, 100_000, 1.9, 2.0),
 )
+SMALL = 100
+# Size of a record, and the least ratio at one record a call.
+SINGLES = ((SMALL, 1.0), (1_024, 1.3))
 PLENTY = 1 << 40
 SETTINGS = ProducerSettings(shard_records_per_s=PLENTY, shard_bytes_per_s=PLENTY)
 """The pace of a shard would make both wait; neither has one here."""
@@ -103,6 +112,24 @@ class Recording(KinesisWriter):
         """Send, and keep the entries."""
         self.sent += [(entry.partition_key, entry.data) for entry in entries]
         return await super().put_records(entries)
+
+
+async def produce_one_by_one(producer: Producer, records: Sequence[OutgoingRecord]) -> int:
+    """Put everything, a record a call; return how many more the stream has accepted."""
+    before = producer.counts.accepted
+    for record in records:
+        await producer.put(record, aggregate=True)
+    await producer.flush()
+    return producer.counts.accepted - before
+
+
+def block_one_by_one(producer: BlockingProducer, records: Sequence[OutgoingRecord]) -> int:
+    """Do the same without an event loop."""
+    before = producer.counts.accepted
+    for record in records:
+        producer.put(record, aggregate=True)
+    producer.flush()
+    return producer.counts.accepted - before
 
 
 async def produce(producer: Producer, records: Sequence[OutgoingRecord]) -> int:
@@ -280,6 +307,41 @@ def contest(
     )
 
 
+@contextmanager
+def one_by_one(address: str) -> Iterator[dict[str, Callable[[Sequence[OutgoingRecord]], int]]]:
+    """Open both producers, and yield how each puts records one by one, by a contest's name."""
+    opened = partial(open_producer, ARN, endpoint=address, settings=SETTINGS)
+    with asyncio.Runner() as runner, BlockingProducer(opened) as blocking:
+        context = opened()
+        producer = runner.run(context.__aenter__())
+        yield {
+            "one": lambda records: runner.run(produce_one_by_one(producer, records)),
+            "blocking_one": lambda records: block_one_by_one(blocking, records),
+        }
+        runner.run(context.__aexit__(None, None, None))
+
+
+def contests_one_by_one(client: KinesisClient, address: str) -> Iterator[Contest]:
+    """Yield each load of singles."""
+    with one_by_one(address) as ways:
+        for kind, put in ways.items():
+            for size, gate in SINGLES:
+                records = records_of(size=size, keys=200)
+                named = "Producer" if kind == "one" else "BlockingProducer"
+                yield Contest(
+                    name=f"producer_{'100b' if size == SMALL else '1k'}_{kind}",
+                    compares=f"`{named}.put`, a record of {size:,} B a call, 200 keys, 4 shards",
+                    ours=partial(put, records),
+                    peer=partial(theirs, records, client),
+                    peer_name="aws-kinesis-agg + boto3",
+                    check=equal,
+                    gate=gate,
+                    goal=1.5,
+                    time_goes_to="the call itself: a coroutine or a lock, and its check.",
+                    unit_bytes=size * len(records),
+                )
+
+
 def contests() -> Iterator[Contest | Figures]:
     """Yield each load."""
     with serving() as (address, certificate):
@@ -294,6 +356,7 @@ def contests() -> Iterator[Contest | Figures]:
             if keys > CALL:
                 yield contest(f"{name}_new", records, client, writer)
         asyncio.run(pool.close(within_ms=10_000))
+        yield from contests_one_by_one(client, address)
         yield blocking_put(endpoint)
         wire.close()
 

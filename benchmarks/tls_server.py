@@ -52,7 +52,7 @@ HEAD = "HTTP/1.1 200 OK\r\ncontent-type: {}\r\ncontent-length: {}\r\n\r\n"
 def serving(bodies: Mapping[str, bytes] | None = None) -> Iterator[tuple[str, Path]]:
     """Run the server; yield its endpoint and the certificate to trust."""
     with tempfile.TemporaryDirectory() as folder:
-        pem = _certificate(Path(folder))
+        pem = certificate_in(Path(folder))
         ours, theirs = multiprocessing.Pipe()
         process = multiprocessing.get_context("spawn").Process(
             target=_serve, args=(dict(bodies or {}), str(pem), theirs), daemon=True
@@ -170,7 +170,7 @@ def _listing() -> bytes:
     return json.dumps({"Shards": shards}).encode()
 
 
-def _certificate(folder: Path) -> Path:
+def certificate_in(folder: Path) -> Path:
     """Write key and certificate of the loopback address, its own authority; return the file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
