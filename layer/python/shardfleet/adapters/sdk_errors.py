@@ -10,6 +10,7 @@ means is the table of :mod:`shardfleet.domain.refusals` (hazard H22).
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -137,6 +138,8 @@ class SdkCall:
                 return self._unanswered(str(error))
             case sdk.ParamValidationError():
                 return ShardfleetError(f"{self.what}: {type(error).__name__}: {error}")
+            case _ if _is_of_parser(error):  # It may raise anything over an answer that is none.
+                return self._unanswered(f"the answer cannot be read: {type(error).__name__}")
             case sdk.BotoCoreError():  # Never sent: no credentials could be got, for one.
                 text = f"{self.what}: {type(error).__name__}: {error}"
                 return Unsettled(ShardfleetError(text))
@@ -165,6 +168,11 @@ class SdkCall:
 
     def _unanswered(self, text: str) -> ShardfleetError:
         return error_of(RefusalKind.BROKEN, f"{self.what}: {text}", writes=self.writes)
+
+
+def _is_of_parser(error: BaseException) -> bool:
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__") == "botocore.parsers" for frame in frames)
 
 
 def unsettled(kind: ErrorFactory) -> ErrorFactory:

@@ -28,7 +28,7 @@ from shardfleet.adapters.http.plain_environment import (
     PlainEnvironment,
 )
 from shardfleet.adapters.kinesis.control_wire import ControlWire
-from shardfleet.adapters.kinesis.shards import leave_listings_unread
+from shardfleet.adapters.kinesis.shards import leave_unread
 from shardfleet.adapters.kinesis.wire import (
     JSON_PAGES,
     KinesisWire,
@@ -322,7 +322,7 @@ class AwsClients:
     def stream_control(self) -> KinesisClient:
         """DescribeStreamSummary and ListShards."""
         client: KinesisClient = self._client("kinesis", region_name=self._stream_region)
-        leave_listings_unread(client)
+        leave_unread(client, "ListShards")
         return client
 
     @cached_property

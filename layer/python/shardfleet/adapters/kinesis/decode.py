@@ -5,7 +5,8 @@ The quick way cuts the ``Data`` values out of the body, which is nearly all of i
 little that remains; base64 needs no quote and no escape, so a value ends at the next quote. Small
 records are parsed whole, because a cut costs the same for each. Whatever does not look as expected
 is parsed by botocore, the judge of what a body means: the outcome is always the one it gives
-(tests/adapters/test_kinesis_decode.py), only sooner.
+(tests/adapters/test_kinesis_decode.py), only sooner. Where botocore guesses (base64 with other
+characters in it, a NaN, a number for a text) the answer is unreadable: exactly, or not at all.
 
 Why a cut cannot go wrong silently: each cut leaves a mark in the rest of the body. When the marks,
 the cuts and the records are equally many and each record's ``Data`` is the mark, every record has
@@ -14,17 +15,19 @@ exactly one of the cuts, in order.
 
 from __future__ import annotations
 
+import binascii
 import json
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from math import modf
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import msgspec
 from pybase64 import b64decode
 
-from shardfleet.adapters.kinesis.shards import hash_key_range
+from shardfleet.adapters.kinesis.shards import HashKeyText
 from shardfleet.adapters.sdk_errors import UnreadableAnswer
 from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
@@ -38,6 +41,10 @@ if TYPE_CHECKING:
 NO_ARRIVAL_MS = 0
 """The arrival time of a record whose answer has none: Kinesis always says, emulators may not."""
 
+# An instant in a text: a number, ISO 8601, or HTTP's.
+_INSTANT = re.compile(
+    r"[0-9]+(\.[0-9]*)?|[0-9]{4}-?[0-9]{2}-?[0-9]{2}T[0-9:.]+(Z|[+-][0-9:]+)|[A-Z][a-z]{2}, [0-9].*"
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _OPENING = b'"Data":"'
@@ -53,8 +60,8 @@ LAST_SECOND = 253_402_300_799
 
 
 class _HashKeyRange(msgspec.Struct, forbid_unknown_fields=True):
-    StartingHashKey: str
-    EndingHashKey: str
+    StartingHashKey: HashKeyText
+    EndingHashKey: HashKeyText
 
 
 class _Child(msgspec.Struct, forbid_unknown_fields=True):
@@ -94,10 +101,31 @@ class _CutAndMore(_Cut, gc=False, forbid_unknown_fields=False):
 _R = TypeVar("_R")
 
 
+class _RawChild(msgspec.Struct):
+    ParentShards: list[Any]
+
+
+class _Raw(msgspec.Struct):
+    """The lists of an answer: botocore takes anything for one that can be iterated over."""
+
+    Records: list[Any]
+    ChildShards: list[_RawChild] | None = None
+
+
+class _Parsed(msgspec.Struct):
+    """A record as botocore has parsed it."""
+
+    SequenceNumber: str
+    PartitionKey: str
+    Data: bytes
+    ApproximateArrivalTimestamp: datetime | None = None
+    EncryptionType: str | None = None
+
+
 class _Answer(msgspec.Struct, Generic[_R], forbid_unknown_fields=True):
     Records: list[_R]
     NextShardIterator: str | None = None
-    MillisBehindLatest: int | None = None
+    MillisBehindLatest: Annotated[int, msgspec.Meta(ge=0)] | None = None
     ChildShards: list[_Child] | None = None
 
 
@@ -141,11 +169,11 @@ def decode_page_slowly(body: bytes | bytearray) -> RecordsPage:
     """Do as :func:`decode_page` with botocore alone; the two are equal on every body."""
     response = {"body": bytes(body), "headers": {}, "status_code": 200}
     try:
-        return page_of(_parser().parse(response, _answer_shape()))
+        msgspec.convert(json.loads(body), _Raw)
+        answer = _parser().parse(response, _answer_shape())
     except Exception as error:  # noqa: BLE001 - botocore may raise anything
-        # Its kind alone: such an error holds what it could not read, records and all.
-        kind = type(error).__name__
-        raise UnreadableAnswer(f"GetRecords: the answer cannot be read: {kind}") from None
+        raise _unreadable(error) from None
+    return page_of(answer)
 
 
 def page_of(answer: Mapping[str, Any]) -> RecordsPage:
@@ -153,15 +181,19 @@ def page_of(answer: Mapping[str, Any]) -> RecordsPage:
     Return the page of an answer that botocore has parsed.
 
     Raises:
-        KeyError: it lacks what every answer has.
+        UnreadableAnswer: it lacks what every answer has, or has something else in its place.
 
     """
-    return RecordsPage(
-        records=[_record(found) for found in answer["Records"]],
-        resume_token=answer.get("NextShardIterator"),
-        millis_behind_latest=answer.get("MillisBehindLatest"),
-        child_shards=[_child(found) for found in answer.get("ChildShards", ())],
-    )
+    try:
+        page = msgspec.convert(answer, AnswerAndMore[_Parsed], builtin_types=(bytes, datetime))
+        return page_with(page, [_record(each) for each in page.Records])
+    except ValueError as error:
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: Exception) -> UnreadableAnswer:
+    """Return what says the kind of an error alone: it may hold what could not be read."""
+    return UnreadableAnswer(f"GetRecords: the answer cannot be read: {type(error).__name__}")
 
 
 def epoch_ms(instant: datetime) -> int:
@@ -279,30 +311,46 @@ def page_with(
     )
 
 
-def _record(answer: Mapping[str, Any]) -> StreamRecord:
-    arrival = answer.get("ApproximateArrivalTimestamp")
+def _record(found: _Parsed) -> StreamRecord:
+    arrival = found.ApproximateArrivalTimestamp
     return StreamRecord(
-        data=answer["Data"],
-        partition_key=answer["PartitionKey"],
-        sequence_number=answer["SequenceNumber"],
+        data=found.Data,
+        partition_key=found.PartitionKey,
+        sequence_number=found.SequenceNumber,
         approximate_arrival_ms=NO_ARRIVAL_MS if arrival is None else epoch_ms(arrival),
-        encryption_type=answer.get("EncryptionType"),
+        encryption_type=found.EncryptionType,
     )
 
 
-def _child(answer: Mapping[str, Any]) -> ChildShard:
-    return ChildShard(
-        shard_id=answer["ShardId"],
-        parent_shard_ids=tuple(sorted(answer["ParentShards"])),
-        hash_key_range=hash_key_range(answer),
-    )
+def _blob(value: str) -> bytes:
+    from botocore.parsers import ResponseParserError  # noqa: PLC0415 - see _parser
+
+    try:
+        return binascii.a2b_base64(value, strict_mode=True)
+    except (ValueError, TypeError):
+        raise ResponseParserError("data that is no base64") from None
+
+
+def _timestamp(value: Any) -> datetime:
+    from botocore.parsers import ResponseParserError  # noqa: PLC0415 - see _parser
+    from botocore.utils import parse_timestamp  # noqa: PLC0415 - see _parser
+
+    is_text = isinstance(value, str) and _INSTANT.fullmatch(value)
+    try:
+        if is_text or type(value) in (int, float):
+            return parse_timestamp(value)
+    except (ValueError, OverflowError):
+        pass
+    raise ResponseParserError("a time that is none")
 
 
 @cache
 def _parser() -> ResponseParser:
-    from botocore.parsers import create_parser  # noqa: PLC0415 - only an odd body needs it
+    from botocore.parsers import ResponseParserFactory  # noqa: PLC0415 - only an odd body needs it
 
-    return create_parser("json")
+    factory = ResponseParserFactory()
+    factory.set_parser_defaults(blob_parser=_blob, timestamp_parser=_timestamp)
+    return factory.create_parser("json")
 
 
 @cache

@@ -15,9 +15,9 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from shardfleet.adapters.kinesis.decode import epoch_ms, page_of
+from shardfleet.adapters.kinesis.decode import decode_page, epoch_ms, page_of
 from shardfleet.adapters.kinesis.page_messages import Asked
-from shardfleet.adapters.kinesis.shards import list_shards
+from shardfleet.adapters.kinesis.shards import list_shards, unread
 from shardfleet.adapters.sdk_errors import ErrorFactory, SdkCall, unsettled
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
@@ -113,13 +113,14 @@ class PageSource:
             self._wire = call.run(self._open_wire)
         if self._wire is not None:
             return call.run(self._wire.get_records, iterator=iterator, limit=limit)
-        answer: Mapping[str, Any] = call.run(
-            self._records.get_records,
-            StreamARN=self._stream_arn,
-            ShardIterator=iterator,
-            Limit=limit,
+        return call.run(self._by_client, ShardIterator=iterator, Limit=limit)
+
+    def _by_client(self, **asked: Any) -> RecordsPage:
+        client = self._records
+        body, answer = unread(
+            client, "GetRecords", client.get_records, StreamARN=self._stream_arn, **asked
         )
-        return page_of(answer)
+        return page_of(answer) if body is None else decode_page(body)
 
     def _call(self, shard_id: str) -> SdkCall:
         return shard_call("GetRecords", shard_id, self._stream_arn, invalid=IteratorExpired)

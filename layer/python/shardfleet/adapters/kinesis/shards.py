@@ -10,13 +10,14 @@ was read of the same text before is the answer again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from shardfleet.adapters.http.client_wire import ClientWire
 from shardfleet.adapters.sdk_errors import SdkCall, UnreadableAnswer, pages
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.shards import Shard
@@ -34,11 +35,40 @@ _OK = 200
 _READ_HERE: ContextVar[bool] = ContextVar("_READ_HERE", default=False)
 
 
+def unread(
+    client: KinesisClient, operation: str, call: Callable[..., Any], **arguments: Any
+) -> tuple[bytes | None, Any]:
+    """
+    Ask, and return the body of the answer as it came; None, and botocore's answer, if it is none.
+
+    botocore sends, repeats and judges refusals; what is no JSON is its own to read.
+    """
+    if not isinstance(client, ClientWire):  # That one does so by itself.
+        leave_unread(client, operation)
+    token = _READ_HERE.set(True)
+    try:
+        answer = call(**arguments)
+    finally:
+        _READ_HERE.reset(token)
+    return answer.get(UNREAD), answer
+
+
+def leave_unread(client: KinesisClient, operation: str) -> None:
+    """Let the SDK's client hand on the body of an answer that is asked for by :func:`unread`."""
+    client.meta.events.register(
+        f"before-parse.kinesis.{operation}", _set_aside, unique_id=f"shardfleet-{operation}"
+    )
+
+
+# By the model; ``int`` alone would take blanks and signs, too.
+HashKeyText = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,38})$")]
+
+
 class _HashKeyRange(msgspec.Struct):
     """``HashKeyRange``."""
 
-    StartingHashKey: str
-    EndingHashKey: str
+    StartingHashKey: HashKeyText
+    EndingHashKey: HashKeyText
 
 
 class _SequenceNumberRange(msgspec.Struct):
@@ -97,20 +127,9 @@ def list_shards(
     return [shard for answer in pages(page, _PAGING) for shard in answer["Shards"]]
 
 
-def hash_key_range(answer: Mapping[str, Any]) -> HashKeyRange:
-    """Read the ``HashKeyRange`` of a child shard."""
-    found = answer["HashKeyRange"]
-    return HashKeyRange(int(found["StartingHashKey"]), int(found["EndingHashKey"]))
-
-
 def _page(client: KinesisClient, **arguments: Any) -> dict[str, Any]:
     """Ask for one page."""
-    token = _READ_HERE.set(True)
-    try:
-        answer: Any = client.list_shards(**arguments)
-    finally:
-        _READ_HERE.reset(token)
-    body = answer.get(UNREAD)
+    body, answer = unread(client, "ListShards", client.list_shards, **arguments)
     try:
         if body is None:
             listed = msgspec.convert(answer["Shards"], type=list[_Shard])
@@ -119,13 +138,6 @@ def _page(client: KinesisClient, **arguments: Any) -> dict[str, Any]:
         return {"Shards": _shards(bytes(listing.Shards)), "NextToken": listing.NextToken}
     except (KeyError, ValueError) as error:
         raise UnreadableAnswer(f"the answer cannot be read: {type(error).__name__}") from None
-
-
-def leave_listings_unread(client: KinesisClient) -> None:
-    """Let the SDK's client hand on the text of a listing that is asked for here."""
-    client.meta.events.register(
-        "before-parse.kinesis.ListShards", _set_aside, unique_id="shardfleet-list-shards"
-    )
 
 
 @lru_cache(maxsize=_PAGES_KEPT)
