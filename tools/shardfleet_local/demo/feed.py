@@ -12,11 +12,10 @@ from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import Clock
 from shardfleet.kpl.packing import OutgoingRecord
-from shardfleet.producer.aggregate import MAX_RECORD_BYTES
+from shardfleet.producer.aggregate import MAX_RECORD_BYTES, STREAM_RECORD_BYTES
 from shardfleet.producer.kinesis_writer import KinesisWriter
 from shardfleet.producer.sending import Producer
 from shardfleet.producer.settings import (
-    STREAM_RECORD_BYTES,
     ProducerCounts,
     ProducerSettings,
     Receipt,

@@ -44,7 +44,7 @@ class DynamoDBOwnerIndex:
                 f"table {self._table}: its key is {keys}, a lease table's is {LEASE_KEY} (HASH) "
                 "alone; name the application's table when the fleet is deployed"
             )
-        found = {each["IndexName"]: each for each in table.get("GlobalSecondaryIndexes", ())}
+        found = {each.get("IndexName"): each for each in table.get("GlobalSecondaryIndexes", ())}
         if OWNER_INDEX not in found:
             return IndexStatus.MISSING
         return IndexStatus(found[OWNER_INDEX].get("IndexStatus", "ACTIVE"))
@@ -102,4 +102,5 @@ class DynamoDBOwnerIndex:
     def _described(self) -> Any:
         codes = {"ResourceNotFoundException": unsettled(ConfigurationError)}
         call = SdkCall(f"DescribeTable {self._table}", codes=codes)
-        return call.run(self._pools.read_client.describe_table, TableName=self._table)["Table"]
+        answer = call.run(self._pools.read_client.describe_table, TableName=self._table)
+        return call.whole(answer["Table"])

@@ -70,8 +70,9 @@ def put(
 async def _send(fleet: FleetAccess, source: "Source", *, aggregate: bool) -> "ProducerCounts":
     from shardfleet.adapters.system import SystemEntropy
     from shardfleet.kpl.packing import OutgoingRecord
+    from shardfleet.producer.aggregate import STREAM_RECORD_BYTES
     from shardfleet.producer.sending import Producer
-    from shardfleet.producer.settings import STREAM_RECORD_BYTES, ProducerSettings
+    from shardfleet.producer.settings import ProducerSettings
 
     line, size = source.largest()
     most = STREAM_RECORD_BYTES

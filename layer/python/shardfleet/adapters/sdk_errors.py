@@ -72,6 +72,17 @@ class ConditionFailed(Exception):
         self.item = item
 
 
+class _Whole(dict[str, Any]):
+    """What botocore has parsed; by its models few members are required."""
+
+    def __init__(self, answer: dict[str, Any], lacks: ErrorFactory) -> None:
+        super().__init__(answer)
+        self._lacks = lacks
+
+    def __missing__(self, name: str) -> Any:
+        raise self._lacks(f"the answer cannot be read: it lacks {name}")
+
+
 @dataclass(frozen=True, slots=True)
 class SdkCall:
     """
@@ -93,7 +104,7 @@ class SdkCall:
 
     def run(self, call: Callable[..., T], /, **arguments: Any) -> T:
         """
-        Make the call and translate its errors.
+        Make the call and translate its errors; a member that the answer lacks is one, too.
 
         Raises:
             ConditionFailed: a conditional write found its condition false.
@@ -105,7 +116,7 @@ class SdkCall:
 
         """
         try:
-            return call(**arguments)
+            return self.whole(call(**arguments))
         except ShardfleetError:
             raise
         except UsualRefusal as refused:
@@ -115,6 +126,12 @@ class SdkCall:
             if judged is None:
                 raise
             raise judged from error
+
+    def whole(self, answer: T) -> T:
+        """Return an answer of which a member that is asked for and missing is an error of ours."""
+        if type(answer) is dict:
+            return cast("T", _Whole(cast("dict[str, Any]", answer), self._unanswered))
+        return answer
 
     def _judged(self, error: Exception) -> Exception | None:
         # The SDK is not loaded before something fails: it takes as long as all else at a start.

@@ -33,11 +33,10 @@ from shardfleet.kpl.packing import (
 )
 
 MAX_RECORD_BYTES = 10 * 1024 * 1024
-"""
-Quota of ``PutRecord``: data and partition key of one record, on a stream that is set to it.
+"""Quota of ``PutRecord``: data and partition key of one record, on a stream that is set to it."""
 
-A stream takes 1 MiB unless set otherwise.
-"""
+STREAM_RECORD_BYTES = 1024 * 1024
+"""Data and key of a record: what a stream takes unless its ``MaxRecordSizeInKiB`` says more."""
 
 DEFAULT_MAX_BYTES = 51_200
 """The KPL's default ``AggregationMaxSize``: two billing units of 25 KiB."""

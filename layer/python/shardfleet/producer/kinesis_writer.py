@@ -7,19 +7,20 @@ producer repeats what failed and counts it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from shardfleet.adapters.kinesis.shards import list_shards
 from shardfleet.adapters.kinesis.wire import takes_cbor
-from shardfleet.adapters.sdk_errors import SdkCall
+from shardfleet.adapters.sdk_errors import SdkCall, UnreadableAnswer
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import PutOutcome
-from shardfleet.errors import InvalidRecord, StreamGone
+from shardfleet.errors import InvalidRecord, OutcomeUnknown, StreamGone
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import STREAM_RECORD_BYTES
 
 if TYPE_CHECKING:
     from mypy_boto3_kinesis.client import KinesisClient
@@ -91,13 +92,23 @@ class KinesisWriter:
         )
         wire = call.run(self._open_wire) if self._open_wire is not None else None
         if wire is not None:
-            return call.run(wire.put_records, entries=entries)
-        answer = call.run(
-            self._records.put_records,
-            StreamARN=self._stream_arn,
-            Records=[_entry(entry) for entry in entries],
+            outcomes = call.run(wire.put_records, entries=entries)
+        else:
+            outcomes = call.run(self._by_client, entries=entries)
+        if len(outcomes) != len(entries):
+            raise OutcomeUnknown(f"{call.what}: {len(outcomes)} outcomes were answered")
+        return outcomes
+
+    def _by_client(self, entries: Sequence[OutgoingRecord]) -> list[PutOutcome]:
+        records: Any = [_entry(entry) for entry in entries]
+        answer: Mapping[str, Any] = self._records.put_records(
+            StreamARN=self._stream_arn, Records=records
         )
-        return msgspec.convert(answer["Records"], list[PutOutcome])
+        try:
+            return msgspec.convert(answer.get("Records"), list[PutOutcome])
+        except ValueError as error:
+            kind = type(error).__name__
+            raise UnreadableAnswer(f"PutRecords: the answer cannot be read: {kind}") from None
 
     @in_threads_of("_pool")
     def list_shards(self) -> Sequence[Shard]:
@@ -126,7 +137,8 @@ class KinesisWriter:
             codes={"ResourceNotFoundException": StreamGone},
         )
         answer = call.run(self._control.describe_stream_summary, StreamARN=self._stream_arn)
-        return 1024 * answer["StreamDescriptionSummary"]["MaxRecordSizeInKiB"]
+        most_kib = answer["StreamDescriptionSummary"].get("MaxRecordSizeInKiB")
+        return STREAM_RECORD_BYTES if most_kib is None else 1024 * most_kib
 
 
 def _entry(entry: OutgoingRecord) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from shardfleet.domain.reading.flow_control import FlowLimits
 from shardfleet.domain.reading.pacing import Rate
 from shardfleet.errors import ConfigurationError
-from shardfleet.producer.aggregate import DEFAULT_MAX_BYTES, MAX_RECORD_BYTES
+from shardfleet.producer.aggregate import DEFAULT_MAX_BYTES, MAX_RECORD_BYTES, STREAM_RECORD_BYTES
 from shardfleet.values import dataclass
 
 ENTRIES_MOST = 500
@@ -17,9 +17,6 @@ ENTRIES_MOST = 500
 
 REQUEST_BYTES_MOST = 10 * 1024 * 1024
 """Quota of ``PutRecords``: data and partition keys of a request."""
-
-STREAM_RECORD_BYTES = 1024 * 1024
-"""Data and key of a record: what a stream takes unless its ``MaxRecordSizeInKiB`` says more."""
 
 _MIB = 1024 * 1024
 # API reference of CloudWatch: ``Namespace`` of ``PutMetricData``.

@@ -65,7 +65,7 @@ class DynamoDBKcl3Store:
         try:
             for page in pages(lambda **more: call.run(client.scan, TableName=table, **more),
                               TABLE_PAGING):  # fmt: skip
-                for item in page.get("Items", ()):
+                for item in page["Items"]:
                     yield from _rows(item, ROWS_KEY)
         except RefusalIsAnswer:
             return

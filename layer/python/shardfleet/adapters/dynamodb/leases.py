@@ -152,9 +152,7 @@ class DynamoDBLeaseStore:
         """
         call = self._call("Scan", "lease table")
         fetch = partial(call.run, self._pools.read_client.scan, TableName=self._table)
-        found = LeasesAmong(
-            item for page in pages(fetch, TABLE_PAGING) for item in page.get("Items", ())
-        )
+        found = LeasesAmong(item for page in pages(fetch, TABLE_PAGING) for item in page["Items"])
         if found.no_leases:
             types = {str(item.get(ENTITY_TYPE, {}).get("S", "")) for item in found.no_leases}
             self._events.emit(
@@ -212,7 +210,7 @@ class DynamoDBLeaseStore:
         return [
             item[LEASE_KEY]["S"]
             for page in pages(fetch, TABLE_PAGING)
-            for item in page.get("Items", ())
+            for item in page["Items"]
             if foreign_lease(item[LEASE_KEY]["S"]) is None
         ]
 

@@ -74,7 +74,7 @@ class DynamoDBStateStore:
             ConsistentRead=True,
             **use.arguments(),
         )
-        found = [i for page in pages(fetch, TABLE_PAGING) for i in page.get("Items", ())]
+        found = [i for page in pages(fetch, TABLE_PAGING) for i in page["Items"]]
         return [_document(item) for item in found]
 
     @in_threads_of("_pools.reads")
@@ -92,7 +92,7 @@ class DynamoDBStateStore:
         )
         last = answer.get("LastEvaluatedKey")
         return DocumentPage(
-            documents=[_document(item) for item in answer.get("Items", ())],
+            documents=[_document(item) for item in answer["Items"]],
             after=(last["kind"]["S"], last["id"]["S"]) if last else None,
         )
 

@@ -326,8 +326,10 @@ def _refused_number(text: str) -> ShardfleetError:
 
 def _service_ms(answer: Mapping[str, Any]) -> int | None:
     """Return the time by the service's clock: HTTP's ``Date``, to the second below (RFC 9110)."""
-    stated = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    return None if stated is None else epoch_ms(parsedate_to_datetime(stated))
+    try:
+        return epoch_ms(parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]))
+    except (KeyError, ValueError, TypeError):  # None, or none that can be read or has a zone.
+        return None
 
 
 def _stated(start: StartingPosition) -> str:

@@ -1,0 +1,269 @@
+"""
+Of each answer that the adapters read, each member that the model does not require is left out.
+
+The enumeration is botocore's model's (new regions and emulators leave out what it allows to): the
+call then has a result, or an error of ours, and never a bare exception.
+"""
+
+import copy
+import io
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import botocore.session
+import pytest
+
+from shardfleet.adapters.dynamodb.items import item_from_fields
+from shardfleet.domain.leases import changes
+from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
+from tests.adapters.test_every_answer import CALLS, LEASE, answer_of, stream, writer
+
+SESSION = botocore.session.get_session()
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SHARD = {
+    "ShardId": "shardId-000000000000",
+    "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"},
+    "SequenceNumberRange": {"StartingSequenceNumber": "1", "EndingSequenceNumber": "2"},
+    "ParentShardId": "shardId-000000000001",
+    "AdjacentParentShardId": "shardId-000000000002",
+}
+ITEM = item_from_fields(changes.create(LEASE).sets)
+DOCUMENT = {
+    "kind": {"S": "slot"},
+    "id": {"S": "s"},
+    "version": {"N": "1"},
+    "body": {"M": {}},
+}
+SEAL = {"sid": {"S": "s"}, "item": {"S": "2-bb/00003"}, "body": {"B": b"x"}}
+UNITS = {"TableName": "t", "CapacityUnits": 0.5}
+# What a service answers in full, as botocore reads it; None: it has nothing that is read.
+ANSWERS = {
+    "kinesis": {
+        "DescribeStreamSummary": {
+            "StreamDescriptionSummary": {
+                "StreamName": "s",
+                "StreamARN": "arn",
+                "StreamStatus": "ACTIVE",
+                "RetentionPeriodHours": 24,
+                "StreamCreationTimestamp": NOW,
+                "EnhancedMonitoring": [],
+                "OpenShardCount": 1,
+                "MaxRecordSizeInKiB": 1024,
+            }
+        },
+        "GetRecords": {
+            "Records": [
+                {
+                    "SequenceNumber": "1",
+                    "ApproximateArrivalTimestamp": NOW,
+                    "Data": b"x",
+                    "PartitionKey": "k",
+                    "EncryptionType": "KMS",
+                }
+            ],
+            "NextShardIterator": "i",
+            "MillisBehindLatest": 5,
+            "ChildShards": [
+                {
+                    "ShardId": "shardId-000000000001",
+                    "ParentShards": ["shardId-000000000000"],
+                    "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"},
+                }
+            ],
+        },
+        "GetShardIterator": {"ShardIterator": "i"},
+        "ListShards": {"Shards": [SHARD]},
+        "PutRecords": {
+            "FailedRecordCount": 0,
+            "Records": [
+                {
+                    "SequenceNumber": "1",
+                    "ShardId": "shardId-000000000000",
+                    "ErrorCode": "InternalFailure",
+                    "ErrorMessage": "no",
+                }
+            ],
+            "EncryptionType": "KMS",
+        },
+    },
+    "dynamodb": {
+        "GetItem": {"Item": ITEM, "ConsumedCapacity": UNITS},
+        "Scan": {"Items": [ITEM], "Count": 1, "ConsumedCapacity": UNITS},
+        "Query": {"Items": [ITEM], "Count": 1, "ConsumedCapacity": UNITS},
+        "UpdateItem": {"Attributes": ITEM, "ConsumedCapacity": UNITS},
+        "PutItem": {"Attributes": ITEM, "ConsumedCapacity": UNITS},
+        "DeleteItem": {"Attributes": ITEM, "ConsumedCapacity": UNITS},
+        "DescribeTable": {
+            "Table": {
+                "TableName": "t",
+                "TableStatus": "ACTIVE",
+                "KeySchema": [{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+                "BillingModeSummary": {"BillingMode": "PAY_PER_REQUEST"},
+                "GlobalSecondaryIndexes": [
+                    {"IndexName": "LeaseOwnerToLeaseKeyIndex", "IndexStatus": "ACTIVE"}
+                ],
+            }
+        },
+    },
+    "stepfunctions": {
+        "StartExecution": {"executionArn": "arn", "startDate": NOW},
+        "DescribeExecution": {
+            "executionArn": "arn",
+            "stateMachineArn": "arn",
+            "name": "n",
+            "status": "RUNNING",
+            "startDate": NOW,
+            "stopDate": NOW,
+        },
+    },
+    "s3": {
+        "PutObject": {"ETag": "e"},
+        "GetObject": {"Body": b"{}", "ETag": "e", "ContentLength": 2},
+        "ListObjectsV2": {"Contents": [{"Key": "k", "Size": 1}], "KeyCount": 1},
+    },
+    "sqs": {"SendMessage": {"MessageId": "m", "MD5OfMessageBody": "d"}},
+    "sns": {"Publish": {"MessageId": "m"}},
+    "lambda": {
+        "Invoke": {
+            "StatusCode": 200,
+            "FunctionError": "Unhandled",
+            "LogResult": "l",
+            "Payload": b"{}",
+            "ExecutedVersion": "1",
+        }
+    },
+}
+METADATA = {
+    "ResponseMetadata": {
+        "HTTPStatusCode": 200,
+        "HTTPHeaders": {"date": "Thu, 01 Jan 2026 00:00:00 GMT"},
+    }
+}
+SEALS = dict.fromkeys(("a seal", "a plan's seals", "a seal stored"), SEAL)
+# What is in the table, where it is no lease.
+STORED = SEALS | dict.fromkeys(
+    ("a document", "all documents", "a change of a document", "a prompt"), DOCUMENT
+)
+OPERATIONS = {
+    botocore.xform_name(operation): (service, operation)
+    for service, operations in ANSWERS.items()
+    for operation in operations
+}
+MORE_CALLS = {
+    **{name: call for name, (call, _) in CALLS.items()},
+    "the largest record": lambda client: writer(client).record_bytes_most(),
+    "a table's listing": lambda client: stream(client).list_shards(),
+}
+
+
+def output_of(operation):
+    service, name = OPERATIONS[operation]
+    return SESSION.get_service_model(service).operation_model(name).output_shape
+
+
+def optional(shape, value, path=()):
+    """Yield the path of each member of a value that the model does not require."""
+    if shape.type_name == "list":
+        for number, each in enumerate(value):
+            yield from optional(shape.member, each, (*path, number))
+    if shape.type_name != "structure" or shape.name == "AttributeValue":
+        return
+    for name, member in shape.members.items():
+        if name in value:
+            if name not in shape.required_members:
+                yield (*path, name)
+            yield from optional(member, value[name], (*path, name))
+
+
+def without(value, path):
+    changed = copy.deepcopy(value)
+    place = changed
+    for step in path[:-1]:
+        place = place[step]
+    del place[path[-1]]
+    return changed
+
+
+class Answering:
+    """A client of any service that answers in full, but for what one operation leaves out."""
+
+    class meta:  # noqa: N801 - botocore's
+        class events:  # noqa: N801
+            register = staticmethod(lambda *_, **__: None)
+
+    def __init__(self, about, operation=None, path=None):
+        self.about, self.operation, self.path, self.asked = about, operation, path, set()
+
+    def __getattr__(self, name):
+        if name not in OPERATIONS:
+            raise AttributeError(name)
+
+        def call(**_):
+            self.asked.add(name)
+            service, operation = OPERATIONS[name]
+            answer = copy.deepcopy(ANSWERS[service][operation])
+            stored = STORED.get(self.about, ITEM)
+            for member, value in (("Item", stored), ("Attributes", stored), ("Items", [stored])):
+                answer |= {member: value} if member in answer else {}
+            answer |= copy.deepcopy(METADATA)
+            if name == self.operation:
+                answer = without(answer, self.path)
+            for member in ("Body", "Payload"):
+                if member in answer:
+                    answer[member] = io.BytesIO(answer[member])
+            return answer
+
+        return call
+
+
+def cells():
+    for about, make in MORE_CALLS.items():
+        client = Answering(about)
+        try:
+            answer_of(make(client))
+        except ShardfleetError:
+            pass
+        except Exception as error:
+            error.add_note(f"{about}: not answered in full")
+            raise
+        for operation in sorted(client.asked):
+            service, name = OPERATIONS[operation]
+            for path in optional(output_of(operation), ANSWERS[service][name]):
+                yield pytest.param(about, operation, path, id=f"{about}: {name} {path}")
+            for path in (("ResponseMetadata", "HTTPHeaders", "date"),):
+                yield pytest.param(about, operation, path, id=f"{about}: {name} {path[-1]}")
+
+
+@pytest.mark.parametrize(("about", "operation", "path"), [*cells()])
+def test_a_member_that_is_missing_is_no_bare_exception(about, operation, path):
+    with suppress(ShardfleetError):
+        answer_of(MORE_CALLS[about](Answering(about, operation, path)))
+
+
+def test_what_nobody_says_is_what_it_is_unless_set_otherwise():
+    """Fact K77: a stream takes records of 1 MiB unless it is set to more."""
+    path = ("StreamDescriptionSummary", "MaxRecordSizeInKiB")
+    client = Answering("", "describe_stream_summary", path)
+    assert answer_of(writer(client).record_bytes_most()) == 1024 * 1024
+
+
+@pytest.mark.parametrize("date", ["", "soon", "Thu, 01 Jan", "Thu, 99 Jan 2026 00:00:00 GMT", "1"])
+def test_a_date_that_is_none_is_no_time_of_the_service(date, monkeypatch):
+    monkeypatch.setitem(METADATA["ResponseMetadata"]["HTTPHeaders"], "date", date)
+    described = answer_of(stream(Answering("")).incarnation())
+    assert described.service_ms is None
+    assert described.retention_ms == 86_400_000
+
+
+@pytest.mark.parametrize("records", [[], [{}] * 2, None, "text", [1], [{"ShardId": 1}]])
+def test_an_answer_with_other_than_an_outcome_for_each_entry_says_nothing(records, monkeypatch):
+    monkeypatch.setitem(ANSWERS["kinesis"]["PutRecords"], "Records", records)
+    with pytest.raises(OutcomeUnknown):
+        answer_of(MORE_CALLS["a request"](Answering("")))
+
+
+@pytest.mark.parametrize("about", ["all leases", "the index", "all documents", "a plan's seals"])
+def test_a_page_of_a_table_without_items_is_not_an_empty_table(about):
+    operation = {"all leases": "scan"}.get(about, "query")
+    with pytest.raises(Throttled, match="lacks Items"):
+        answer_of(MORE_CALLS[about](Answering(about, operation, ("Items",))))
