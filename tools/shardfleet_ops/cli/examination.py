@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar, cast
 
 import boto3
@@ -18,6 +17,7 @@ from botocore.exceptions import ClientError
 from shardfleet.adapters.clients.aws_clients import client_config, region_of
 from shardfleet.adapters.dynamodb.items import ENTITY_TYPE, LEASE_KEY
 from shardfleet.adapters.dynamodb.leases import LeasesAmong
+from shardfleet.adapters.kinesis.polling import service_time_ms
 from shardfleet.domain.balance.kcl3 import Kcl3, of_our_application
 from shardfleet.domain.leases.foreign_leases import set_apart
 from shardfleet.domain.leases.lease import Survey
@@ -118,6 +118,8 @@ class _Examination:
             pass
         except ShardfleetError as error:
             self._unseen.append((what, str(error)))
+        except KeyError as error:  # By its model a service may leave out nearly anything.
+            self._unseen.append((what, f"the answer lacks {error}"))
         return cast("_T", otherwise)
 
     def _client(self, service: str) -> Any:
@@ -223,8 +225,7 @@ def _now_ms() -> int:
 
 def _ahead_ms(answer: Mapping[str, Any], now_ms: int) -> int:
     """Return how far this clock is ahead; a Date header has whole seconds, of any fraction."""
-    date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-    if date is None:
-        return 0
-    service_ms = round(parsedate_to_datetime(date).timestamp() * 1000)
-    return 0 if service_ms <= now_ms < service_ms + 1000 else now_ms - service_ms
+    service_ms = service_time_ms(answer)
+    return (
+        0 if service_ms is None or service_ms <= now_ms < service_ms + 1000 else now_ms - service_ms
+    )

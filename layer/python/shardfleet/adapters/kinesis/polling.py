@@ -230,7 +230,7 @@ class KinesisPolling:
             self._stream_arn,
             epoch_ms(summary["StreamCreationTimestamp"]),
             retention_ms=summary["RetentionPeriodHours"] * 3_600_000,
-            service_ms=_service_ms(answer),
+            service_ms=service_time_ms(answer),
         )
 
     def _shard_iterator(self, shard_id: str, start: StartingPosition) -> str:
@@ -324,7 +324,7 @@ def _refused_number(text: str) -> ShardfleetError:
     return ForeignPosition(text) if is_foreign else PositionTrimmed(text)
 
 
-def _service_ms(answer: Mapping[str, Any]) -> int | None:
+def service_time_ms(answer: Mapping[str, Any]) -> int | None:
     """Return the time by the service's clock: HTTP's ``Date``, to the second below (RFC 9110)."""
     try:
         return epoch_ms(parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]))
