@@ -1,6 +1,7 @@
 """A migration is carried out by whoever runs the command, gone on with, turned round, or ended."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -357,6 +358,33 @@ def read_by(stream, clock):
         events=MemoryEvents(),
         patience=Patience.of(config, clock=clock, entropy=SeededEntropy(7)),
     )
+
+
+def saying_nothing_at_first(stream, pages):
+    """Let the first pages be empty and without a lag, which the service need not tell."""
+    page, left = stream.page, [pages]
+
+    async def told(*asked, **more):
+        found = await page(*asked, **more)
+        if not left[0]:
+            return found
+        left[0] -= 1
+        return replace(found, records=(), resume_token=found.page_token, millis_behind_latest=None)
+
+    stream.page = told
+
+
+def test_a_lag_that_nobody_tells_is_not_the_end_of_what_may_have_expired():
+    async def main():
+        clock = VirtualClock()
+        stream = MemoryStream(clock, shards=1)
+        (key,) = stream.open_shard_ids
+        first = min(stream.put(b"x", shard_id=key) for _ in range(4))
+        stream.trim(key, keep=2)
+        saying_nothing_at_first(stream, 3)
+        assert await trimmed_after([a_lease(f"{key} at {first}")], read_by(stream, clock)) == [key]
+
+    run_virtual(main())
 
 
 def test_a_checkpoint_behind_which_records_have_expired_is_found_and_others_are_not():

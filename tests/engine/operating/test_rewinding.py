@@ -27,6 +27,7 @@ from shardfleet_ops.operate.rewind import Rewinder
 from shardfleet_ops.positions.rewinds import RewindState, RewindTarget
 from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.memory import SeededEntropy
+from tests.engine.operating.test_migrating import saying_nothing_at_first
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
 
 ANN = Pause("ann", 5)
@@ -269,6 +270,17 @@ def test_a_lease_at_the_tip_that_has_read_nothing_can_be_set_back_and_repeats_no
         _, (row,) = await carry_out(world, OLDEST)
         assert (row.state, row.records) == (RewindState.SET_BACK, 0)
         assert await read_on(world) == [0, 1, 2, 3, 4]
+
+    in_world(scenario)
+
+
+def test_a_lag_that_nobody_tells_is_not_the_end_of_a_count():
+    async def scenario(world):
+        world.put(0, 20)
+        await world.turn(turn_ms=100_000)
+        saying_nothing_at_first(world.stream, 3)
+        plan = await rewinder(world).preview([key(0)], OLDEST, with_children=False)
+        assert (plan.rows[0].records, plan.rows[0].complete) == (21, True)
 
     in_world(scenario)
 

@@ -69,7 +69,7 @@ async def trimmed_after(leases: Iterable[Lease], reading: ReadPorts) -> list[str
                     # What was checkpointed comes first, unless it has expired.
                     return int(page.records[0].sequence_number) > int(number)
                 pages_left -= 1
-                if not (page.millis_behind_latest and pages_left):
+                if page.millis_behind_latest == 0 or not pages_left:
                     return False
         except PositionTrimmed:
             return True

@@ -319,7 +319,7 @@ class Rewinder:
                 if position_of(record) > end:
                     return count
                 count.add(record)
-            if page.resume_token is None or (not page.records and not page.millis_behind_latest):
+            if page.resume_token is None or (not page.records and page.millis_behind_latest == 0):
                 break
             pages_left -= 1
             if not pages_left:
