@@ -1,5 +1,7 @@
 """Fetch, seal, emit: who loses the race emits what the winner sealed, more or less than it read."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardfleet.domain.reading.pages import StartKind
@@ -78,6 +80,39 @@ def test_the_loser_reads_what_it_lacks_from_the_first_sealed_record_on():
         again = query.calls("shard_iterator")[-1].start
         assert again.kind is StartKind.AT_SEQUENCE_NUMBER
         assert again.sequence_number == numbers[0]
+
+    in_query(scenario)
+
+
+def test_a_lag_that_nobody_tells_is_not_the_tip_for_what_is_read_again():
+    """Model kinesis GetRecords: MillisBehindLatest is not required."""
+
+    async def scenario(query):
+        for number in range(9):
+            query.stream.put(b"%d" % number)
+        partition = await planned(query)
+        winner = await fetch(partition.ranges, partition.quota, query.ports, writer={})
+        silent = [0]
+
+        def seal_first(operation):
+            if operation == "put":
+                query.store.stored.setdefault(partition.parts[0].key, seal_to_bytes(winner.seal))
+                silent[0] = 3
+
+        def altered(_, page):
+            if not silent[0]:
+                return page
+            silent[0] -= 1
+            return replace(
+                page, records=(), resume_token=page.page_token, millis_behind_latest=None
+            )
+
+        query.store.fault, query.stream.alter = seal_first, altered
+        short = replace(
+            partition, quota=replace(partition.quota, records=(4,) * len(partition.ranges))
+        )
+        assert await read(query, short) == [b"%d" % number for number in range(9)]
+        assert silent == [0]
 
     in_query(scenario)
 

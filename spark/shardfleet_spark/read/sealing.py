@@ -287,7 +287,7 @@ async def _read_again(
         assert page is not None
         found += within_seal(sealed, page.records)
         beyond = page.records and int(page.records[-1].sequence_number) >= int(sealed.last)
-        at_tip = not page.records and not page.millis_behind_latest
+        at_tip = not page.records and page.millis_behind_latest == 0
         if beyond or at_tip or page.resume_token is None:
             break
     return found
