@@ -179,6 +179,6 @@ class IdleShardProber:
         self._hints.keep(shard_id, stand, hint)
         if page.millis_behind_latest:
             self._lagging = True
-        else:
+        elif page.millis_behind_latest == 0:
             self.tips[shard_id] = now.wall_ms
         return False
