@@ -1,6 +1,9 @@
 """Records that are too old for the handler: kept elsewhere in full, and passed only then."""
 
+from dataclasses import replace
+
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from shardfleet.errors import ConfigurationError
 from shardfleet.events.delivery import RecordSkipped
@@ -61,6 +64,24 @@ def test_a_worker_s_wrong_wall_clock_makes_no_record_old_or_young(by_ms):
         assert world.numbers == [4, 5, 6]
 
     in_world(scenario, max_record_age_ms=30 * 60_000)
+
+
+def test_a_record_whose_arrival_nobody_tells_is_not_too_old():
+    """Model kinesis Record: ApproximateArrivalTimestamp is not required."""
+
+    async def scenario(world):
+        def untold(_, page):
+            made = [replace_fields(each, approximate_arrival_ms=0) for each in page.records]
+            return replace(page, records=made)
+
+        world.stream.alter = untold
+        world.put(1, 3)
+        await world.clock.sleep_ms(HOUR_MS + 60_000)
+        await world.turn(turn_ms=20_000)
+        assert world.numbers == [1, 2, 3]
+        assert kept(world) == []
+
+    in_world(scenario, max_record_age_ms=HOUR_MS)
 
 
 def test_one_that_fails_for_ever_is_tried_until_it_is_too_old():

@@ -487,7 +487,8 @@ class ShardDelivery:
         if not age_ms:
             return ()
         since_ms = self._ports.clock.now_ms() - age_ms
-        old = list(takewhile(lambda record: record.approximate_arrival_ms < since_ms, waiting))
+        # 0: nobody told when it arrived.
+        old = list(takewhile(lambda each: 0 < each.approximate_arrival_ms < since_ms, waiting))
         return old and cut_batch(old, records_most=_KEPT_RECORDS_MOST, bytes_most=_KEPT_BYTES_MOST)
 
     async def _give_up_old(self, old: Sequence[Record], lane: ShardLane) -> None:
