@@ -141,9 +141,9 @@ def test_a_charge_for_a_call_without_records_is_found_if_that_came_back(kind, re
     assert bool(found) is returns
 
 
-def lives_and_dies(checker, number, *, of, slot="s0001", found_at="1:0", suspicious=True):
+def lives_and_dies(checker, number, *, of, slot="s0001", found_at="1:0", suspicious=True, start=1):
     """Let an invocation adopt the shard at a checkpoint, and die of a call; None: it lives."""
-    by = Somebody(f"{slot}#{number}", f"fleet-{slot}")
+    by = Somebody(f"{slot}#{number}", f"fleet-{slot}", (start, 0))
     begun = TurnBegun(slot_id=slot, worker_id=by.worker_id, epoch=number, suspicious=suspicious)
     checker.told(number, by, begun)
     adopted = LeaseAdopted(
@@ -222,12 +222,14 @@ def test_deaths_count_anew_when_the_shard_is_stopped_or_the_record_given_up(even
     assert not found
 
 
-@pytest.mark.parametrize(("suspicious", "violations"), [(False, 1), (True, 0)])
-def test_who_follows_a_death_and_is_not_on_the_watch_is_found(suspicious, violations):
+@pytest.mark.parametrize(
+    ("suspicious", "start", "violations"), [(False, 1, 1), (True, 1, 0), (False, 2, 0)]
+)
+def test_who_follows_a_death_and_is_not_on_the_watch_is_found(suspicious, start, violations):
     checker, found = planted(checkers.WhatKillsIsStopped)
 
     lives_and_dies(checker, 1, of="started", suspicious=False)
-    lives_and_dies(checker, 2, of=None, suspicious=suspicious)
+    lives_and_dies(checker, 2, of=None, suspicious=suspicious, start=start)
     lives_and_dies(checker, 3, of=None, suspicious=False)
     lives_and_dies(checker, 1, of=None, suspicious=False, slot="s0002")
 

@@ -178,7 +178,8 @@ class WhatKillsIsStopped(Checker):
     That is, after so many lives of the shard in a row that end with the same record and no
     progress, whoever has it, or with the same kind of call without records of one worker. A life
     that ends otherwise says that the call was survived, or not made, or was not what killed. Who
-    begins behind a death of its slot is on the watch; the death of one that is not counts for none.
+    begins behind a death of its slot is on the watch, unless the slot was ended and started anew;
+    the death of one that is not counts for none.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -191,7 +192,7 @@ class WhatKillsIsStopped(Checker):
         self._is_dead: set[str] = set()
         # worker -> its latest turn; that one, if it has died; and those that are on the watch
         self._turns: dict[str, str] = {}
-        self._died: dict[str, str] = {}
+        self._died: dict[str, Suspect] = {}
         self._watchful: set[str] = set()
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
@@ -205,11 +206,11 @@ class WhatKillsIsStopped(Checker):
             self._lives[event.lease_key] = by.name, event.checkpoint
         elif isinstance(event, TurnBegun):
             self._turns[by.worker_id] = by.name
-            died = self._died.pop(by.worker_id, "")
+            died = self._died.pop(by.worker_id, None)
             if event.suspicious:
                 self._watchful.add(by.name)
-            elif died:
-                text = f"{by.name} follows {died}, which died of a call, and is not on the watch"
+            elif died is not None and died.execution[0] == by.execution[0]:
+                text = f"{by.name} follows {died.name}, which died of a call, and does not watch"
                 self.found(at_ms, event.slot_id, text)
 
     def lease_written(self, write: LeaseWrite) -> None:
@@ -220,7 +221,7 @@ class WhatKillsIsStopped(Checker):
     def call_killed(self, at_ms: int, by: Suspect, shard_id: str, *, call: str) -> None:
         """Count deaths."""
         if self._turns.get(by.worker_id) == by.name:
-            self._died[by.worker_id] = by.name
+            self._died[by.worker_id] = by
         name, checkpoint = self._lives.get(shard_id, ("", ""))
         if name != by.name:
             return  # Overtaken.
