@@ -25,6 +25,8 @@ _DEATHS_MOST = 4
 _TIMEOUT_MS = 4_900
 # A note is closed, or the call that it announces begun, in a few tries of a table that is out.
 _CLOSING_MS = 20_000
+# One that is out for longer refuses a try after the longest back-off, and a call without an answer.
+_TRIES_MS, _REFUSALS = 7_000, ("throttled", "no answer", "odd answer")
 # Whoever thaws when its time is over ends its process at once, beside one call under way.
 _OVER_AT_ONCE_MS = 3_000
 _FROZEN_MOST_MS = 50_000
@@ -161,7 +163,16 @@ def _may_have_killed(calls: _UnderWay, at_ms: int) -> bool:
     if calls.noted_ms is None or calls.begun:
         return bool(calls.begun)
     froze = sum(at_ms >= calls.noted_ms and what == "frozen" for at_ms, what in calls.by.faults)
-    return died_ms - calls.noted_ms < _CLOSING_MS + froze * _FROZEN_MOST_MS
+    closing_ms = _CLOSING_MS + froze * _FROZEN_MOST_MS
+    return died_ms - _refused_until_ms(calls.by, calls.noted_ms) < closing_ms
+
+
+def _refused_until_ms(by: Suspect, since_ms: int) -> int:
+    """Return until when a worker was refused one try after the other."""
+    for at_ms, what in by.faults:
+        if what in _REFUSALS and 0 <= at_ms - since_ms < _TRIES_MS:
+            since_ms = at_ms
+    return since_ms
 
 
 def _had_no_time(calls: _UnderWay, died_ms: int) -> bool:
