@@ -1,6 +1,8 @@
 """A handler's error is told by the last line of the user's own code, AWS's by its code."""
 
 import asyncio
+import functools
+import sys
 import zipfile
 from pathlib import Path
 
@@ -145,8 +147,14 @@ def call(operation, code, said, derived=False):
 """
 
 
-def write(root, body, *, shape, define, name):
-    """Write a handler of a shape with its helpers and packages; return its module's name."""
+# One handler each, all of an asset's beside each other: what is written and imported once.
+IMPORT = "pass\n\nrequestish.get('x')  # here"
+HANDLERS = [*(body for body, _ in (*BODIES.values(), *BEHIND.values())), IMPORT]
+SHARED = ("requestish", "sixish", "botoish", "vendored")
+
+
+def write(root, *, shape, define, name):
+    """Write the handlers of a shape with their helpers and packages; return (module, text) each."""
     packages = {
         "requestish/__init__.py": LIBRARY,
         "sixish.py": FAILING,
@@ -154,12 +162,10 @@ def write(root, body, *, shape, define, name):
     }
     base, dots = ("", "") if shape == "module" else (f"{name}_package/", f"{name}_package.")
     tools = f"{name}_tools"
+    import_tools = f"import {dots}{tools} as tools, {dots}{tools}.deep"
+    texts = [HEAD.format(import_tools=import_tools, define=define, body=body) for body in HANDLERS]
     own = {
-        f"{base}{name}.py": HEAD.format(
-            import_tools=f"import {dots}{tools} as tools, {dots}{tools}.deep",
-            define=define,
-            body=body,
-        ),
+        **{f"{base}{name}_{number}.py": text for number, text in enumerate(texts)},
         f"{base}{tools}/__init__.py": TOOLS,
         f"{base}{tools}/deep.py": DEEP,
     }
@@ -181,39 +187,54 @@ def write(root, body, *, shape, define, name):
         for file, text in files.items():
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             (root / file).write_text(text, "utf-8")
-    return f"{dots}{name}", own[f"{base}{name}.py"]
+    return [(f"{dots}{name}_{number}", text) for number, text in enumerate(texts)]
+
+
+@pytest.fixture(scope="module")
+def asset(tmp_path_factory):
+    """Return a function: the folders to import from, and the handlers, of a shape and contract."""
+
+    @functools.cache
+    def made(shape, define):
+        folder = tmp_path_factory.mktemp("asset")
+        root = folder / "asset.zip" if shape == "zip" else folder
+        name = f"orders_{shape}_{define.partition(' ')[0]}"
+        handlers = write(root, shape=shape, define=define, name=name)
+        # A path in an archive's folder is none to be imported from: beside it.
+        vendored = folder / "elsewhere/site-packages"
+        vendored.mkdir(parents=True)
+        (vendored / "vendored.py").write_text(FAILING, "utf-8")
+        beside = vendored if shape == "zip" else root / ".venv/lib/python3.11/site-packages"
+        return (root, beside), handlers
+
+    return made
 
 
 @pytest.fixture
-def fails(tmp_path, monkeypatch, request):
+def fails(asset, monkeypatch):
     """Return a function: what is told of a handler with such a body."""
 
     def run(body, *, shape="module", define="def"):
-        # A name of its own each: a module is imported once.
-        name = f"orders_{abs(hash(request.node.name)) % 10**12}"
-        root = tmp_path / "asset.zip" if shape == "zip" else tmp_path
-        module, text = write(root, body, shape=shape, define=define, name=name)
-        monkeypatch.syspath_prepend(str(root))
-        # A path in an archive's folder is none to be imported from: beside it.
-        vendored = tmp_path / "elsewhere/site-packages"
-        vendored.mkdir(parents=True)
-        (vendored / "vendored.py").write_text(FAILING, "utf-8")
-        monkeypatch.syspath_prepend(
-            str(root / ".venv/lib/python3.11/site-packages") if shape != "zip" else str(vendored)
-        )
-        for shared in ("requestish", "sixish", "botoish", "vendored"):
-            monkeypatch.delitem(__import__("sys").modules, shared, raising=False)
+        folders, handlers = asset(shape, define)
+        module, text = handlers[HANDLERS.index(body)]
+        for folder in folders:
+            monkeypatch.syspath_prepend(str(folder))
+        for shared in SHARED:
+            monkeypatch.delitem(sys.modules, shared, raising=False)
+        # A module is imported once, also where two tests have the same handler.
+        monkeypatch.delitem(sys.modules, module, raising=False)
         runner = ThreadHandlerRunner(
             f"{module}:handle", contract="native", context=Context(), stream_arn=ARN, clock=Clock()
         )
 
         async def main():
-            await runner.load()
-            result = await runner.run(a_batch())
-            await runner.close()
-            return result.error
+            try:
+                await runner.load()
+                return (await runner.run(a_batch())).error
+            finally:
+                await runner.close()
 
-        return asyncio.run(main()), f"{name}.py", text
+        return asyncio.run(main()), f"{module.rpartition('.')[2]}.py", text
 
     return run
 
@@ -256,7 +277,7 @@ def test_what_an_error_was_raised_from_is_told_where_it_says_more(fails, kind):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_error_of_the_handlers_import_is_told_by_the_users_own_line(fails, shape):
     with pytest.raises(HandlerNotLoaded) as caught:
-        fails("pass\n\nrequestish.get('x')  # here", shape=shape)
+        fails(IMPORT, shape=shape)
     (line,) = {int(caught.value.where.rpartition(" ")[2])}
     assert Path(caught.value.where.rpartition(",")[0]).name.startswith("orders_")
     assert line == len(HEAD.format(import_tools="", define="", body="").splitlines()) + 2

@@ -76,8 +76,18 @@ def run_with(monkeypatch):
     return run
 
 
+OTHERS = set()  # threads that other tests have left
+
+
+@pytest.fixture(autouse=True)
+def _others():
+    OTHERS.update(threading.enumerate())
+    yield
+    OTHERS.clear()
+
+
 def handler_threads():
-    return [t for t in threading.enumerate() if t.name == "shardfleet-handler"]
+    return [t for t in threading.enumerate() if t.name == "shardfleet-handler" and t not in OTHERS]
 
 
 def test_calls_that_overlap_have_threads_of_their_own_and_these_are_used_again(run_with):
