@@ -31,7 +31,7 @@ CALLS = {
     "table_reads": lambda client: client.list_tables(),
     "table_writes": lambda client: client.list_tables(),
 }
-WIRED = {"wired_reads", "wired_writes"}
+WIRED = {"wired_control", "wired_reads", "wired_states", "wired_writes"}
 
 
 def idle_s(connection):
