@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
+import os
 import ssl
 import tempfile
 import time
@@ -112,7 +113,8 @@ class WaitingFleet:
         )
         (folder / "first_batch_handler.py").write_text(HANDLER)
         account = aws.environment() | {"AWS_ENDPOINT_URL": url, "AWS_CA_BUNDLE": str(bundle)}
-        self.environment = {**account, **config.to_env(), "PYTHONPATH": str(folder)}
+        folders = filter(None, [str(folder), os.environ.get("PYTHONPATH")])
+        self.environment = {**account, **config.to_env(), "PYTHONPATH": ":".join(folders)}
         self._slot = intend_start(
             None,
             slot_id="s0001",
@@ -156,9 +158,8 @@ def waiting_fleet() -> Iterator[WaitingFleet]:
         certificate = certificate_in(folder)
         # Whom a function trusts as a rule, and this one.
         bundle = folder / "bundle.pem"
-        bundle.write_text(
-            Path(str(get_cert_path(verify=True))).read_text() + certificate.read_text()
-        )
+        usual = Path(str(get_cert_path(verify=True)))
+        bundle.write_text(usual.read_text() + certificate.read_text())
         ours, theirs = multiprocessing.Pipe()
         process = multiprocessing.get_context("spawn").Process(
             target=_serve, args=(aws.endpoint_url, str(certificate), theirs), daemon=True

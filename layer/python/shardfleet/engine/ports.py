@@ -10,21 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Never, Protocol
+from typing import TYPE_CHECKING, Any, Never, Protocol
 
 import msgspec
 
-from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
-from shardfleet.domain.balance.migration import IndexStatus
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.leases.lease import ChangeResult, Lease, LeaseChange, Survey
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.events.base import Event
-from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.records import Batch, Record
 from shardfleet.values import dataclass
+
+if TYPE_CHECKING:  # A worker has no use for them, and would wait for them at its start.
+    from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
+    from shardfleet.domain.balance.migration import IndexStatus
+    from shardfleet.kpl.packing import OutgoingRecord
 
 
 class Clock(Protocol):

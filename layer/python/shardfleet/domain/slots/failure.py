@@ -177,9 +177,10 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(FailureKind.TURN, told(error))
 
 
-_TIMED_OUT = re.compile(r"Task timed out after ([0-9.]+) seconds")
-_EXITED = re.compile(r"Runtime exited with error: ((?:exit status|signal: ?)[\w ]+)")
-_ERROR_NAME = re.compile(r"[A-Za-z][\w.]{0,79}")
+# Compiled when first used: most workers never see one, and each would wait for them at its start.
+_TIMED_OUT = r"Task timed out after ([0-9.]+) seconds"
+_EXITED = r"Runtime exited with error: ((?:exit status|signal: ?)[\w ]+)"
+_ERROR_NAME = r"[A-Za-z][\w.]{0,79}"
 
 
 def failure_of_fault(fault: str) -> Failure:
@@ -191,11 +192,11 @@ def failure_of_fault(fault: str) -> Failure:
             what is recognized is repeated.
 
     """
-    if found := _TIMED_OUT.search(fault):
+    if found := re.search(_TIMED_OUT, fault):
         return Failure(
             FailureKind.TIME_OUT, f"Lambda cut the function off at its time-out, {found[1]} s"
         )
-    found = _EXITED.search(fault)
+    found = re.search(_EXITED, fault)
     if "OutOfMemory" in fault or (found and "killed" in found[1]):
         return Failure(
             FailureKind.MEMORY,
@@ -203,7 +204,7 @@ def failure_of_fault(fault: str) -> Failure:
         )
     if found:
         return Failure(FailureKind.EXIT, f"the process ended by itself: {found[1].strip()}")
-    name = _ERROR_NAME.match(fault)
+    name = re.match(_ERROR_NAME, fault)
     if "Runtime exited" in fault:
         return Failure(FailureKind.EXIT, "the process ended by itself, without a reason")
     return Failure(FailureKind.TURN, f"Lambda answered {name[0] if name else 'an error'}")
