@@ -15,8 +15,7 @@ It neither knows shards nor keeps order when entries are refused.
 peer takes its records one by one anyway.
 
 Before it is timed, aws-kinesis-agg takes apart what was sent: each record once, each key in its
-order. `blocking_put` is no contest: CPU time of `BlockingProducer.put`, one record
-of 100 B a call, `flush` included, beside a boto3 `put_record` of the same record.
+order.
 
     python benchmarks/bench_producer.py [--only producer_100b_many] [--rounds 15] [--folder DIR]
 """
@@ -26,8 +25,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
-import statistics
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,7 +36,7 @@ import side_by_side
 from aws_kinesis_agg.aggregator import RecordAggregator
 from aws_kinesis_agg.deaggregator import iter_deaggregate_records
 from mypy_boto3_kinesis.client import KinesisClient
-from side_by_side import Contest, Figures
+from side_by_side import Contest
 from tls_server import boto3_and_wire, serving
 
 from shardfleet.adapters.kinesis.wire import KinesisWire
@@ -58,9 +55,6 @@ CALL = 500
 AGGREGATE_BYTES = 51_200
 REQUEST_BYTES = 10_000_000
 ENTRIES = 500
-PUTS = 20_000
-SINGLE_PUTS = 200
-BLOCKING_PUT_MOST_US = 10
 LOADS = (
     ("producer_100b_few", 100, 200, 2.2, 3.0),
     ("producer_100b_many", 100, 100_000, 1.9, 3.0),
@@ -242,41 +236,6 @@ def equal(mine: int, other: int) -> None:
     assert mine == other, f"{mine} records accepted, the peer had {other}"
 
 
-def blocking_put(endpoint: Endpoint, *, rounds: int = 5) -> Figures:
-    """Measure single puts from a loop that is no event loop."""
-    records = records_of(size=100, keys=200, total_bytes=100 * PUTS)
-    mine, other = [], []
-    for _ in range(rounds):
-        pool = ThreadPool("streams", threads=4)
-        with BlockingProducer(partial(producer_of, endpoint.writer(pool))) as producer:
-            began_s = time.process_time()
-            for record in records:
-                producer.put(record, aggregate=True)
-            producer.flush()
-            mine.append((time.process_time() - began_s) / len(records) * 1e6)
-            assert producer.counts.accepted == len(records)
-        asyncio.run(pool.close(within_ms=10_000))
-        began_s = time.process_time()
-        for record in records[:SINGLE_PUTS]:
-            endpoint.client.put_records(
-                StreamARN=ARN,
-                Records=[{"Data": record.data, "PartitionKey": record.partition_key}],
-            )
-        other.append((time.process_time() - began_s) / SINGLE_PUTS * 1e6)
-    took_us, peer_us = statistics.median(mine), statistics.median(other)
-    return Figures(
-        name="blocking_put",
-        compares="`BlockingProducer.put`, one record of 100 B a call",
-        summary=(
-            f"{took_us:.1f} us of CPU a record until the stream has it; boto3, a call for each "
-            f"record, {peer_us:.0f} us ({peer_us / took_us:.0f}x)"
-        ),
-        gate=f"at most {BLOCKING_PUT_MOST_US} us",
-        met=took_us <= BLOCKING_PUT_MOST_US,
-        details={"ours_us": mine, "boto3_us": other},
-    )
-
-
 def contest(
     name: str,
     records: Sequence[OutgoingRecord],
@@ -342,7 +301,7 @@ def contests_one_by_one(client: KinesisClient, address: str) -> Iterator[Contest
                 )
 
 
-def contests() -> Iterator[Contest | Figures]:
+def contests() -> Iterator[Contest]:
     """Yield each load."""
     with serving() as (address, certificate):
         client, wire = boto3_and_wire(address, certificate, ARN)
@@ -357,7 +316,6 @@ def contests() -> Iterator[Contest | Figures]:
                 yield contest(f"{name}_new", records, client, writer)
         asyncio.run(pool.close(within_ms=10_000))
         yield from contests_one_by_one(client, address)
-        yield blocking_put(endpoint)
         wire.close()
 
 
