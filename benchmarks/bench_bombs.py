@@ -3,9 +3,9 @@ What does a stream record cost that was made to cost as much as possible?
 
 An aggregate of 1 MiB whose one partition key is 512 KiB long and is used by as many records as the
 rest has room for, against a sound aggregate of the same size with records of 100 B. Both take the
-way of a worker (user records, and the event that a Lambda-style handler gets), that of its decoding
-processes, and that of Spark (Arrow batches). A ratio is the sound record's time over the other's;
-the gate is a twentieth: 20 times as dear, and no more.
+way of a worker (user records, and the event that a Lambda-style handler gets), and that of Spark
+(Arrow batches). A ratio is the sound record's time over the other's; the gate is a twentieth: 20
+times as dear, and no more.
 
     python benchmarks/bench_bombs.py [--only bomb_in_worker] [--rounds 15] [--folder DIR]
 """
@@ -22,7 +22,6 @@ import pyarrow as pa
 import side_by_side
 from side_by_side import Contest
 
-from shardfleet.kpl.columns import put_together, take_apart
 from shardfleet.kpl.content import at_once
 from shardfleet.kpl.deaggregate import ExpansionLimits, Origin, records_in_steps
 from shardfleet.kpl.hash_keys import MAX_HASH_KEY
@@ -81,13 +80,6 @@ def in_worker(data: bytes) -> int:
     return told(found.records)
 
 
-def in_decoding_process(data: bytes) -> int:
-    columns = take_apart(data, limits=ExpansionLimits(), policy="deliver")
-    if columns is None:  # Then the worker finds out why, and what to deliver.
-        return in_worker(data)
-    return told(put_together(columns, ORIGIN, hash_range=ALL_HASHES, policy="deliver").records)
-
-
 def told(records: Sequence[Any]) -> int:
     """Return how many records the event of a Lambda-style handler has."""
     batch = Batch(
@@ -116,7 +108,6 @@ def kept_whole(ours: int, peer: int) -> None:
 def contests() -> Iterator[Contest]:
     ways: dict[str, Callable[[bytes], int]] = {
         "bomb_in_worker": in_worker,
-        "bomb_in_decoding_process": in_decoding_process,
         "bomb_in_spark": in_spark,
     }
     dear, plain = bomb(), sound()

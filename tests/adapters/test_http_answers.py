@@ -232,7 +232,7 @@ def test_a_connection_that_the_service_closes_is_not_kept(closing):
 
 @pytest.mark.parametrize(("idle_s", "is_used"), [(4.0, True), (6.0, False)])
 def test_a_connection_that_was_idle_for_longer_than_its_limit_is_not_used_again(idle_s, is_used):
-    """Fact L04: a decoding process is frozen, too, and knows of no invocation."""
+    """Fact L04: while a process is frozen, a connection may die without a word."""
     clock = Seconds(0.0)
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -7,7 +7,6 @@ is a worker's invocation.
 """
 
 import json
-import os
 import queue
 import subprocess
 import threading
@@ -20,7 +19,7 @@ from tests.deployed.pythons import say
 from tests.deployed.runtime_api import RuntimeApi
 
 RECORDS = 240
-FILLING = 20_000  # Bytes of a record: only pages with much in them go to the process that decodes.
+FILLING = 20_000  # Bytes of a record: only pages with much in them are read by a thread.
 MANAGER = "handler.manager_handler"
 WORKER = "shardfleet.runtime.entry_points.worker_handler"
 TIMEOUT_S = {MANAGER: 30, WORKER: 40}
@@ -28,7 +27,6 @@ WAIT_S = 180  # Of a slow machine: nothing is measured.
 MEMORY_MB = "1769"
 TABLE = ("AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes", "BillingMode")
 NO_OP = {"StartAt": "Slot", "States": {"Slot": {"Type": "Wait", "Seconds": 900, "End": True}}}
-DECODER = b"shardfleet.adapters.decode.server"
 
 
 def run(template, roots):
@@ -73,9 +71,9 @@ def _play(functions, worker_root, aws, names, stream):
     worker.start()
     delivered = worker_root / "tmp/delivered.jsonl"
     put = _records(aws, stream, 0)
-    found, decoders = _delivered(delivered, len(put), worker)
-    put += _records(aws, stream, len(put))  # These are read by the process that decodes.
-    found, decoders = _delivered(delivered, len(put), worker)
+    _delivered(delivered, len(put), worker)
+    put += _records(aws, stream, len(put))  # These are read by a thread.
+    found = _delivered(delivered, len(put), worker)
     worker.join(WAIT_S)
     manager.join(WAIT_S)
     told = {handler: function.reply for handler, function in functions.items()}
@@ -83,16 +81,13 @@ def _play(functions, worker_root, aws, names, stream):
     assert told[MANAGER][0] == "response", told
     assert told[MANAGER][1]["turns"] >= 1, told
     assert told[WORKER] == ("response", {"version": 1, "outcome": "CONTINUE"}), told
-    assert decoders, "no process decoded"
-    assert b"decoding process" not in functions[WORKER].log(), "a decoding process ended"
     table = names["FleetLeases"]
     leases = aws.client("dynamodb").scan(TableName=table)["Items"]
     read = [lease for lease in leases if lease.get("checkpoint", {}).get("S", "").isdigit()]
     assert len(read) == len(leases) == 2, leases
     return (
         f"manager: {told[MANAGER][1]['turns']} turns; worker: {told[WORKER][1]['outcome']}, by "
-        f"awslambdaric; {len(found)} of {len(put)} records delivered, 2 leases checkpointed, "
-        f"{decoders} process decoding"
+        f"awslambdaric; {len(found)} of {len(put)} records delivered, 2 leases checkpointed"
     )
 
 
@@ -191,13 +186,12 @@ def _records(aws, stream, first):
 
 
 def _delivered(file, count, worker):
-    """Wait for so many records and a process that decodes; return them, and how many do."""
+    """Wait for so many records, and return them."""
     limit = time.monotonic() + WAIT_S
     while True:
         lines = file.read_bytes().splitlines() if file.exists() else []
-        decoders = _processes(DECODER)
-        if (len(lines) >= count and decoders) or not worker.is_alive() or time.monotonic() > limit:
-            return [tuple(json.loads(line)) for line in lines], decoders
+        if len(lines) >= count or not worker.is_alive() or time.monotonic() > limit:
+            return [tuple(json.loads(line)) for line in lines]
         time.sleep(0.1)
 
 
@@ -213,14 +207,3 @@ def _slot(aws):
             return json.loads(told["input"])
         time.sleep(0.2)
     raise AssertionError(f"the manager started no slot within {WAIT_S} s")
-
-
-def _processes(word):
-    count = 0
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit() and int(process.name) != os.getpid():
-            try:
-                count += word in (process / "cmdline").read_bytes()
-            except OSError:
-                continue
-    return count

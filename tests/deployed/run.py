@@ -53,7 +53,6 @@ SETTINGS = {
         "manager_run_ms": 15_000,
         "handler_timeout_ms": 10_000,
         "cycle_ms": 2_000,
-        "decode_processes": 1,
         "records_per_read": 50,
     },
 }

@@ -1,19 +1,16 @@
 """
 An aggregate whose tables are used by many records costs what its own size allows, not its product.
 
-Work is counted, not timed: characters that methods of text and bytes walk through, digests, and
-what leaves for another process. Of a sound aggregate that is a few times its size.
+Work is counted, not timed: characters that methods of text and bytes walk through, and digests. Of
+a sound aggregate that is a few times its size.
 """
 
 import pytest
 
-from shardfleet.kpl.columns import put_together, take_apart
-from shardfleet.kpl.deaggregate import ExpansionLimits, Verdict
+from shardfleet.kpl.deaggregate import Verdict
 from tests.kpl.bombs import (
-    ALL_HASHES,
     BEYOND,
     LOOKS_MOST,
-    ORIGIN,
     SHAPES,
     WITHIN,
     Work,
@@ -44,16 +41,3 @@ def test_within_the_limit_each_table_entry_is_looked_at_once(shape, policy):
     assert len(found.records) == WITHIN
     assert work.characters <= LOOKS_MOST * len(data)
     assert work.digests <= 1 + len(SHAPES[shape][0])  # The frame's own, and one for each key.
-
-
-@every_shape
-@both_policies
-def test_what_a_decoding_process_hands_on_is_no_larger_than_what_it_got(shape, policy):
-    data = bomb(shape, WITHIN)
-    with Work() as work:
-        columns = take_apart(data, limits=ExpansionLimits(), policy=policy)
-    assert len(columns) <= 2 * len(data)
-    assert work.characters <= LOOKS_MOST * len(data)
-    assert work.digests <= 1 + len(SHAPES[shape][0])
-    again = put_together(columns, ORIGIN, hash_range=ALL_HASHES, policy=policy)
-    assert again == read_in_worker(data, policy)

@@ -16,16 +16,6 @@ NAMES = ("uvloop", "h2", "hypercorn", "ministack", "orjson", "cbor2", "boto3", "
 HOSTILE = "import os\nopen(os.environ['TELLTALE'], 'a').write(__name__ + ' ')\n"
 
 EMBEDDED = "from shardfleet_local.aws.launcher import EmbeddedAws\nwith EmbeddedAws(): pass"
-DECODING = """
-from shardfleet.adapters.decode.processes import DecodeProcesses, Served
-served = Served(stream_arn="arn:aws:kinesis:us-east-1:111122223333:stream/s", region=None,
-    wire=False, misrouted="deliver", aggregate_records_most=1, aggregate_bytes_most=1)
-made = DecodeProcesses(1, lanes=1, served=served)
-process = made._started()
-process.starting[0].connection.recv(1)
-process.running.kill()
-made.close()
-"""
 SPARK = """
 import subprocess
 from shardfleet_spark.host.local_python import local_python
@@ -33,7 +23,7 @@ subprocess.run([local_python(), "-m", "msgspec"], check=False)
 """
 
 
-@pytest.mark.parametrize("program", [EMBEDDED, DECODING, SPARK])
+@pytest.mark.parametrize("program", [EMBEDDED, SPARK])
 @pytest.mark.parametrize("path", ["", ":/nowhere"])
 def test_nothing_in_the_current_folder_is_run(tmp_path, program, path):
     place, telltale = tmp_path / "somewhere", tmp_path / "telltale"

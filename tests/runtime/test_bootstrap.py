@@ -71,30 +71,6 @@ def test_writes_are_sent_once_and_reads_may_be_repeated():
     assert clients.table_writes.meta.config.connect_timeout <= 2
 
 
-@pytest.mark.parametrize(
-    ("memory_mb", "asked", "expected"),
-    [
-        (None, -1, None),  # not in Lambda: the machine belongs to others, too
-        (512, -1, None),
-        (3_537, -1, None),
-        (3_538, -1, 2),  # two vCPUs of 1,769 MB
-        (10_240, -1, 5),
-        (10_240, 0, None),
-        (512, 3, 3),
-    ],
-)
-def test_there_is_a_decoding_process_for_each_vcpu_from_two_on_or_as_many_as_asked(
-    memory_mb, asked, expected
-):
-    values = {name: getattr(CONFIG, name) for name in CONFIG.__dataclass_fields__}
-    env = FleetConfig(**{**values, "decode_processes": asked}).to_env()
-    if memory_mb is not None:
-        env["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"] = str(memory_mb)
-    decoders = open_sandbox(env).decoders
-    assert (decoders._count if decoders else None) == expected
-    assert decoders is None or decoders.pids == [], "none is started before there is much to read"
-
-
 def test_the_stream_is_asked_in_its_own_region(monkeypatch):
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     assert sandbox_of().clients.stream_records.meta.region_name == "ap-south-1"

@@ -22,11 +22,9 @@ FOREIGN = {
 }
 # Not in worker and manager before they are needed: protobuf at the first aggregate; boto3, whose
 # file transfers take 15 to 30 ms to load, not at all (botocore makes the clients); botocore itself
-# when something fails, or a call has no wire; what starts decoding processes where there is more
-# than one vCPU; what sends metrics to a collector.
+# when something fails, or a call has no wire; what sends metrics to a collector.
 LATER = {
     *("google.protobuf", "shardfleet.kpl.messages_pb2", "boto3", "s3transfer"),
-    *("shardfleet.adapters.decode.processes", "shardfleet.adapters.decode.server"),
     *("botocore.client", "botocore.session", "botocore.exceptions", "urllib3"),
     *("shardfleet.adapters.telemetry.otlp", "urllib.request"),
 }

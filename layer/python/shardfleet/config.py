@@ -361,13 +361,6 @@ class FleetConfig:
         "wire",
         "boto3",
     )
-    decode_processes: int = _number(
-        -1,
-        "processes that read and decode beside the worker: -1 one per vCPU (1,769 MB of memory) "
-        "where there are two or more, else none",
-        low=-1,
-        high=16,
-    )
     connection_idle_ms: int = _number(
         5_000,
         "a connection to AWS unused for longer, as while Lambda freezes a function, is not used "

@@ -59,15 +59,14 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     aggregated: bool = False
 
 
-class StreamRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One record as the stream has it; ``users`` for ``data``: :mod:`shardfleet.kpl.columns`."""
+class StreamRecord(msgspec.Struct, frozen=True, gc=False):
+    """One record as the stream has it."""
 
     data: bytes
     partition_key: str
     sequence_number: str
     approximate_arrival_ms: int
     encryption_type: str | None = None
-    users: bytes | None = None
 
 
 def place_of(record: Record) -> tuple[int, int]:

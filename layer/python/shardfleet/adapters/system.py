@@ -14,11 +14,6 @@ _MB_PER_VCPU = 1_769  # Lambda: "at 1,769 MB, a function has the equivalent of o
 EXIT_CODE = 70  # sysexits.h EX_SOFTWARE: the process ended itself
 
 
-def vcpus_of(memory_mb: int) -> float:
-    """Return what a Lambda function of a memory size may use of the CPU."""
-    return memory_mb / _MB_PER_VCPU
-
-
 class SystemClock:
     """The ``Clock`` port on this machine's clocks."""
 
@@ -60,7 +55,7 @@ class SystemCpu:
 
     def __init__(self, memory_mb: int) -> None:
         """Take the function's memory size."""
-        self._vcpus = min(1.0, vcpus_of(memory_mb))
+        self._vcpus = min(1.0, memory_mb / _MB_PER_VCPU)
 
     def used_ms(self) -> int:
         """Return how much was used so far: milliseconds in which all of it was in use."""

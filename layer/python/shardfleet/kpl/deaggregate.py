@@ -236,21 +236,6 @@ def records_after(
     return [raw._replace(sub_sequence_number=number)]
 
 
-def content_within(data: bytes, limits: ExpansionLimits) -> Content | Verdict:
-    """
-    Return what is in the data of one Kinesis record, or as what the record is to be delivered raw.
-
-    What an aggregate expands to is known from lengths: no record is made, and no key is copied,
-    for one that is beyond the limits.
-
-    Args:
-        data: the Kinesis record's data.
-        limits: how far it may expand.
-
-    """
-    return at_once(_content_within(data, limits))
-
-
 def _content_within(data: bytes, limits: ExpansionLimits) -> Steps[Content | Verdict]:
     if not is_framed(data):
         return Verdict.PLAIN

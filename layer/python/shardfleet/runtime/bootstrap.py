@@ -45,7 +45,6 @@ from shardfleet.adapters.system import (
     SystemCpu,
     SystemEntropy,
     SystemProcess,
-    vcpus_of,
 )
 from shardfleet.adapters.telemetry.emf import EmfEventSink, Telling
 from shardfleet.adapters.telemetry.whole_lines import finish_lines
@@ -66,13 +65,11 @@ from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.errors import ConfigurationError
 from shardfleet.events.base import Level
-from shardfleet.kpl.deaggregate import MisroutedPolicy
 from shardfleet.runtime.handler_call import EventSource, LambdaContext, kinesis_event
 from shardfleet.runtime.handler_runner import ThreadHandlerRunner
 from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
-    from shardfleet.adapters.decode.processes import DecodeProcesses
     from shardfleet.adapters.telemetry.otlp import OtlpMetrics
 
 # A turn renews its leases in one wave; more threads than this would wait for CPU, not for DynamoDB.
@@ -83,8 +80,6 @@ READ_THREADS = 8
 CALL_THREADS_MOST = 256
 # Powertools' and Lambda's names of the log level.
 _MEMORY_VARIABLE = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE"  # set by Lambda
-# Below, a process that decodes would take from the handler what it needs itself.
-_VCPUS_FOR_PROCESSES = 2
 _LEVEL_VARIABLES = ("POWERTOOLS_LOG_LEVEL", "AWS_LAMBDA_LOG_LEVEL")
 
 
@@ -120,7 +115,6 @@ class Sandbox:
         entropy: the system's.
         process: this one.
         cpu: what this process uses; None where the memory size is not known.
-        decoders: processes that read and decode beside this one; None: none.
         rest: the time since the last invocation.
 
     """
@@ -132,7 +126,6 @@ class Sandbox:
     entropy: Entropy = field(default_factory=SystemEntropy)
     process: Process = field(default_factory=SystemProcess)
     cpu: CpuMeter | None = None
-    decoders: DecodeProcesses | None = None
     rest: Rest = field(default_factory=Rest)
 
     def drop_what_may_have_died(self) -> None:
@@ -179,7 +172,6 @@ def open_sandbox(env: Mapping[str, str]) -> Sandbox:
         ),
         clock=clock,
         cpu=SystemCpu(memory_mb) if memory_mb else None,
-        decoders=_decoders(config, vcpus=vcpus_of(memory_mb)),
     )
 
 
@@ -190,29 +182,6 @@ def _otlp(config: FleetConfig, clock: Clock) -> OtlpMetrics | None:
     from shardfleet.adapters.telemetry.otlp import OtlpMetrics  # noqa: PLC0415
 
     return OtlpMetrics(config.otlp_endpoint, clock=clock)
-
-
-def _decoders(config: FleetConfig, *, vcpus: float) -> DecodeProcesses | None:
-    """Return the processes that decode: as many as asked for, or one per whole vCPU from two on."""
-    count = config.decode_processes
-    if count < 0:
-        count = int(vcpus) if vcpus >= _VCPUS_FOR_PROCESSES else 0
-    if not count:
-        return None
-    # Few functions have two vCPUs; the others do not wait for this at each cold start.
-    from shardfleet.adapters.decode.processes import DecodeProcesses  # noqa: PLC0415
-    from shardfleet.adapters.decode.server import Served  # noqa: PLC0415
-
-    served = Served(
-        stream_arn=config.stream_arn,
-        region=region_of(config.stream_arn),
-        wire=config.stream_calls == "wire",
-        misrouted=cast("MisroutedPolicy", config.misrouted),
-        aggregate_records_most=config.aggregate_records_most,
-        aggregate_bytes_most=config.aggregate_bytes_most,
-        idle_ms=config.connection_idle_ms,
-    )
-    return DecodeProcesses(count, lanes=config.io_threads, served=served)
 
 
 class TurnThreads:
@@ -261,7 +230,6 @@ def stream(sandbox: Sandbox, threads: TurnThreads) -> KinesisPolling:
         control=clients.wired_control if wired else clients.later("stream_control"),
         pool=threads.streams,
         wire=clients.wire_to(config.stream_arn) if wired else None,
-        decoders=sandbox.decoders,
     )
 
 

@@ -13,10 +13,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardfleet.adapters.kinesis.decode import decode_page, epoch_ms, page_of
-from shardfleet.adapters.kinesis.page_messages import Asked
 from shardfleet.adapters.kinesis.shards import list_shards, unread
 from shardfleet.adapters.sdk_errors import ErrorFactory, SdkCall, unsettled
 from shardfleet.adapters.thread_pool import ThreadPool
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 _FOREIGN = ("It encodes shardId-", "did not come from this ")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# A page of less is decoded in less time than it takes to hand it over.
+# A page of less is decoded in less time than the way to a thread takes.
 _MUCH_BYTES = 64 * 1024
 # Kinesis has no filter of this name: AT_TIMESTAMP takes an instant, the others take nothing.
 _FILTERS = {
@@ -53,11 +52,12 @@ _FILTERS = {
 }
 
 
-class Decoders(Protocol):
-    """Whoever else can read and decode a page (:mod:`shardfleet.adapters.decode.processes`)."""
+class Asked(NamedTuple):
+    """What a page is asked for with."""
 
-    def page(self, asked: Asked) -> RecordsPage | None:
-        """Return the page, None if somebody else has to do it."""
+    iterator: str
+    shard_id: str
+    limit: int
 
 
 class PageSource:
@@ -137,7 +137,6 @@ class KinesisPolling:
         pool: threads of all these.
         wire: opens the quick way for GetRecords when first needed; None, or an answer of None:
             the client does it.
-        decoders: processes that read what has much to decode; None: all is read here.
 
     """
 
@@ -149,7 +148,6 @@ class KinesisPolling:
         control: KinesisClient,
         pool: ThreadPool,
         wire: OpenWire | None = None,
-        decoders: Decoders | None = None,
     ) -> None:
         """Ask nothing yet."""
         self._source = PageSource(stream_arn, records=records, wire=wire)
@@ -158,7 +156,6 @@ class KinesisPolling:
         self._records = records
         self._control = control
         self._pool = pool
-        self._decoders = decoders
         self._busy: set[str] = set()
         self._in_loop = 0
         # Iterators that were got, and whose first read was refused: quotas count both calls.
@@ -288,12 +285,7 @@ class KinesisPolling:
         return _sized(self._source.page_of(sent, shard_id=asked.shard_id), asked)
 
     def _get_records(self, asked: Asked) -> RecordsPage:
-        page = None
-        # What is small is not worth the way.
-        if self._decoders is not None and asked.shard_id in self._busy:
-            page = self._decoders.page(asked)
-        if page is None:
-            page = self._source.page(asked.iterator, shard_id=asked.shard_id, limit=asked.limit)
+        page = self._source.page(asked.iterator, shard_id=asked.shard_id, limit=asked.limit)
         return _sized(page, asked)
 
 

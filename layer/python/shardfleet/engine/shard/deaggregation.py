@@ -26,7 +26,6 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import EventSink
 from shardfleet.engine.retry import Halt
 from shardfleet.events.delivery import AggregatesNotExpanded, RecordsFiltered
-from shardfleet.kpl.columns import put_together
 from shardfleet.kpl.content import Steps, at_once
 from shardfleet.kpl.deaggregate import (
     Deaggregated,
@@ -227,7 +226,7 @@ class Deaggregator:
         shard_id, append, known = self._shard_id, made.append, len(made)
         for record in islice(reversed(left), min(room, _RECORDS_AT_A_STRETCH)):
             data = record.data
-            if data.startswith(MAGIC) or record.users is not None:
+            if data.startswith(MAGIC):
                 break
             append(
                 Record(
@@ -278,19 +277,13 @@ class Deaggregator:
     def _user_records(self, record: StreamRecord) -> Steps[Deaggregated[Record]]:
         number, arrival_ms = record.sequence_number, record.approximate_arrival_ms
         origin = Origin(number, self._shard_id, arrival_ms, record.encryption_type)
-        if record.users is not None:
-            return put_together(
-                record.users, origin, hash_range=self._hash_range, policy=self._policy
-            )
-        return (
-            yield from records_in_steps(
-                record.data,
-                partition_key=record.partition_key,
-                origin=origin,
-                limits=self._limits,
-                hash_range=self._hash_range,
-                policy=self._policy,
-            )
+        return records_in_steps(
+            record.data,
+            partition_key=record.partition_key,
+            origin=origin,
+            limits=self._limits,
+            hash_range=self._hash_range,
+            policy=self._policy,
         )
 
     def _tell(self, unusual: Counter[Verdict], dropped: Counter[Verdict]) -> None:

@@ -1,1 +1,0 @@
-"""Processes that read and decode pages beside the worker's own."""
