@@ -271,7 +271,7 @@ def test_limits_below_one_are_refused_by_name(name):
 def test_protobuf_is_loaded_by_the_first_aggregate_only():
     program = f"""
 import sys
-from shardfleet.kpl import aggregate, deaggregate
+from shardfleet.kpl import deaggregate
 
 def read(data):
     deaggregate.deaggregate(data, partition_key="k", limits=deaggregate.ExpansionLimits(),
