@@ -30,7 +30,14 @@ PACKAGES = {
     "shardfleet_testkit": "tools/shardfleet_testkit",
 }
 # Where a user imports from: what is offered here is defined in the modules behind.
-SURFACES = {"shardfleet", "shardfleet_cdk", "shardfleet_cdk.monitoring"}
+SURFACES = {
+    "shardfleet",
+    "shardfleet.producer",
+    "shardfleet_cdk",
+    "shardfleet_cdk.monitoring",
+    "shardfleet_spark",
+    "shardfleet_testkit",
+}
 TEST_KIT = "shardfleet_testkit"
 # Beyond as many modules a room is asked whether it is one idea, and its docstring answers.
 ROOM_MODULES = 12

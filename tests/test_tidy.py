@@ -426,9 +426,21 @@ def test_the_cdk_command_line_is_pinned():
     assert '"aws-cdk": "2.1148.1"' in (ROOT / "package.json").read_text("utf-8")
 
 
-@pytest.mark.parametrize("module", ["shardfleet", "shardfleet_ops.cli.app"])
+FACES = ("shardfleet", "shardfleet.producer", "shardfleet_spark", "shardfleet_testkit")
+
+
+@pytest.mark.parametrize("module", [*FACES, "shardfleet_ops.cli.app"])
 def test_importing_loads_no_heavy_package(module):
-    heavy = ("boto3", "botocore", "pyspark", "google.protobuf", *SDK, "aws_cdk", "ministack")
+    heavy = (
+        "boto3",
+        "botocore",
+        "pyspark",
+        "google.protobuf",
+        *SDK,
+        "aws_cdk",
+        "ministack",
+        "pytest",
+    )
     program = f"import sys, {module}; print([n for n in {heavy!r} if n in sys.modules])"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

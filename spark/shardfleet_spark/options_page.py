@@ -31,7 +31,7 @@ Limits are upper bounds, and a batch that was limited is followed by the next on
 Spark 4.0 and 4.1 run `Trigger.AvailableNow` as a single batch, which the limits then bound.
 They tell a source written in Python nothing of the trigger, so it cannot refuse.
 `shardfleet pipeline run` goes on until all is read.
-For a query of your own `shardfleet_spark.pipelines.draining.drain` does.
+For a query of your own `shardfleet_spark.drain` does.
 From 4.2 on it runs as many batches as it takes.
 A batch that is read twice, or repeated after a crash, has the same records each time.
 

@@ -6,7 +6,16 @@ protobuf nor PySpark; a test asserts so.
 """
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.record_ids import SeenIds, split_record_id
 from shardfleet.errors import ConfigurationError, ShardfleetError
 from shardfleet.records import Batch, Record
 
-__all__ = ["Batch", "ConfigurationError", "FleetConfig", "Record", "ShardfleetError"]
+__all__ = [
+    "Batch",
+    "ConfigurationError",
+    "FleetConfig",
+    "Record",
+    "SeenIds",
+    "ShardfleetError",
+    "split_record_id",
+]

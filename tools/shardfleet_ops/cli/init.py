@@ -15,7 +15,7 @@ NAME_MOST = 60
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
-_FILES = {
+FILES = {
     "handler/handler.py": '''"""What is done with the records: this file is yours."""
 
 import json
@@ -124,7 +124,7 @@ def init(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigurationError(f"{folder} exists and is not empty; nothing was written")
     stack = "".join(part.capitalize() for part in name.split("-"))
-    for path, text in _FILES.items():
+    for path, text in FILES.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(Template(text).substitute(name=name, stack=stack), "utf-8")

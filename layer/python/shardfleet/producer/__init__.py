@@ -1,13 +1,13 @@
 """
 Records into a stream, in order per partition key, whatever the stream does meanwhile.
 
-    producer = Producer(writer, clock=SystemClock(), entropy=SystemEntropy())
-    receipts = await producer.send(records, aggregate=True)  # all of them, and where they are
+    async with open_producer("clicks") as producer:
+        receipts = await producer.send(records, aggregate=True)  # all of them, and where they are
 
-    await producer.put(record)  # or buffered, with back-pressure
-    await producer.flush()
+        await producer.put(record)  # or buffered, with back-pressure
+        await producer.flush()
 
-    with BlockingProducer(lambda: Producer(...)) as producer:  # the same without an event loop
+    with BlockingProducer(lambda: open_producer("clicks")) as producer:  # without an event loop
         producer.send(records)
 
 Order: one request per shard is in flight at a time, it holds a key once or within one aggregate,
@@ -26,4 +26,65 @@ the shards as they are now, before anything later of its keys. The KPL does the 
 
 Refused before anything is sent: keys that are empty or longer than 256 characters, explicit hash
 keys that are none, records above ``record_bytes`` (1 MiB unless the stream takes more).
+
+Importing this loads no SDK: what a name needs is loaded when it is first asked for.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardfleet.domain.reading.flow_control import FlowLimits
+    from shardfleet.errors import InvalidRecord, OutcomeUnknown, StreamGone, Throttled
+    from shardfleet.kpl.packing import OutgoingRecord
+    from shardfleet.producer.blocking import BlockingProducer
+    from shardfleet.producer.open import open_producer
+    from shardfleet.producer.sending import Producer
+    from shardfleet.producer.settings import (
+        ProducerCounts,
+        ProducerSettings,
+        Receipt,
+        ShardAnswer,
+        ShardFlow,
+    )
+
+__all__ = [
+    "BlockingProducer",
+    "FlowLimits",
+    "InvalidRecord",
+    "OutcomeUnknown",
+    "OutgoingRecord",
+    "Producer",
+    "ProducerCounts",
+    "ProducerSettings",
+    "Receipt",
+    "ShardAnswer",
+    "ShardFlow",
+    "StreamGone",
+    "Throttled",
+    "open_producer",
+]
+
+_HOMES = {
+    "FlowLimits": "shardfleet.domain.reading.flow_control",
+    **dict.fromkeys(
+        ("InvalidRecord", "OutcomeUnknown", "StreamGone", "Throttled"), "shardfleet.errors"
+    ),
+    "OutgoingRecord": "shardfleet.kpl.packing",
+    "BlockingProducer": "shardfleet.producer.blocking",
+    "open_producer": "shardfleet.producer.open",
+    "Producer": "shardfleet.producer.sending",
+    **dict.fromkeys(
+        ("ProducerCounts", "ProducerSettings", "Receipt", "ShardAnswer", "ShardFlow"),
+        "shardfleet.producer.settings",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what a name of ``__all__`` stands for when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
