@@ -168,3 +168,18 @@ def test_nobody_pays_for_a_repr_of_the_records():
     sealed = SealedRecords(ShardSeal(shard_id="s"), [StreamRecord(b"x" * 100, "k", "1", 0)])
 
     assert "xxx" not in repr(sealed)
+
+
+@pytest.mark.parametrize(("lag_ms", "is_tip"), [(0, True), (1, False), (None, False)])
+def test_a_probe_s_tip_is_where_the_service_says_that_nothing_is_behind(lag_ms, is_tip):
+    """A tip proves that nothing was lost before it; a lag that nobody tells proves nothing."""
+
+    async def scenario(query):
+        query.stream.put(b"0")
+        end, _ = await query.batch(await query.driver.initial())
+        query.stream.alter = lambda _, page: replace(page, millis_behind_latest=lag_ms)
+        await query.clock.sleep_ms(5_000)
+        await query.driver.latest(end)
+        assert bool(query.driver._prober.tips) == is_tip
+
+    in_query(scenario)
