@@ -259,16 +259,28 @@ def test_a_result_that_was_told_is_checkpointed_at_once():
     run_virtual(scenario())
 
 
-def test_a_former_owners_late_write_is_not_what_the_next_one_goes_on_with():
+@pytest.mark.parametrize("refusals", [0, 1, 2])
+def test_a_former_owners_late_write_is_not_what_the_next_one_goes_on_with(refusals):
+    """Nor where it is not told at once that the lease is lost."""
+
     async def scenario():
         sums = Sums()
         world = a_world(sums, batch_records_most=1, checkpoint_ms=0)
         world.put(1, 2, key_of=lambda n: "k")
-        once, old = [True], world.state.write
+        once, old, left, apply = [True], world.state.write, [0], world.leases.apply
+
+        async def refused(change):
+            if left[0]:
+                left[0] -= 1
+                raise Throttled("not now")
+            return await apply(change)
+
+        world.leases.apply = refused
 
         async def write(kind, name, body, **asked):
             if kind == WINDOW and once:  # Taken just now, and the other has worked on.
                 once.clear()
+                left[0] = refusals
                 lease = world.lease()
                 world.leases.leases[key(0)] = a_lease(
                     lease_owner=OTHER, lease_counter=lease.lease_counter + 5

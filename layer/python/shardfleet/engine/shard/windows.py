@@ -188,12 +188,14 @@ class ShardWindows:
                 await self._drop(before)
                 return True
             try:
-                found, self._version = await beside.window(held.lease_key)
+                found, version = await beside.window(held.lease_key)
                 before = found or before
             except MalformedDocument as error:
-                self._version = error.version  # What is open here is the window's state.
+                version = error.version  # What is open here is the window's state.
+            # Before that nobody knows whether it is a former owner's, or that of the next one.
             if not await self._ports.checkpointer.renew(held):
                 return False
+            self._version = version
         raise OutcomeUnknown(f"window of {held.lease_key}: not written in {_ROUNDS_MOST} rounds")
 
     async def _kept(self, note: WindowNote) -> WindowNote:
