@@ -191,7 +191,7 @@ class ShardDelivery:
         """
         killer = self._ports.notes.killer(self._held.lease_key)
         if killer is not None:
-            error = f"{killer.kind.in_words}: the process died {killer.crashes} times in it (H9)"
+            error = f"{killer.kind.in_words}: the process died {killer.crashes} times in it"
             await self.stop(self._done_text, error=error, attempts=killer.crashes)
 
     @property
@@ -215,7 +215,7 @@ class ShardDelivery:
             return
         deaths = lane.attempts.deaths_over(waiting[0])
         if deaths:
-            error = f"the process died {deaths} times while it handled this record (H9)"
+            error = f"the process died {deaths} times while it handled this record"
             await self._give_up(waiting[:1], lane, error=error, attempts=deaths)
             return
         await self._make_room()
