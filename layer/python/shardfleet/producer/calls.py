@@ -41,6 +41,7 @@ class PutCall:
         on_over: called once, when everything is accepted or the rest is given up.
         receipts: by place in the call, None while not accepted; None if nobody asks for them.
         error: why some of them are given up; the first error counts.
+        given_up: how many are.
 
     """
 
@@ -50,6 +51,7 @@ class PutCall:
     on_over: Callable[[PutCall], None]
     receipts: list[Receipt | None] | None = None
     error: BaseException | None = None
+    given_up: int = 0
 
     @property
     def is_stopped(self) -> bool:
@@ -68,6 +70,7 @@ class PutCall:
         if self.error is None:
             self.error = error
         self.left -= records
+        self.given_up += records
         if self.is_stopped or not self.left:
             self.on_over(self)
 

@@ -239,7 +239,9 @@ class Producer:
         records, self._singles = self._singles, []
         size, self._singles_bytes = self._singles_bytes, 0
         columns, _ = checked(records, record_bytes=size)
-        self._take(columns, size, aggregate=self._are_aggregated, now_ms=self._singles_ms)
+        self._take(
+            columns, size, aggregate=self._are_aggregated, now_ms=self._singles_ms, one_each=True
+        )
 
     async def room(self) -> None:
         """Wait until less than ``buffer_bytes`` wait, behind others who do: calls keep order."""
@@ -265,14 +267,22 @@ class Producer:
         self.received += len(columns.keys)
         self._take(columns, size, aggregate=aggregate, now_ms=self._clock.monotonic_ms())
 
-    def _take(self, columns: Columns, size: int, *, aggregate: bool, now_ms: int) -> None:
-        """Hand on what is buffered; it came at an instant."""
+    def _take(
+        self,
+        columns: Columns,
+        size: int,
+        *,
+        aggregate: bool,
+        now_ms: int,
+        one_each: bool = False,
+    ) -> None:
+        """Hand on what came at an instant, in one call or in one for each record."""
 
         def on_over(delivery: PutCall) -> None:
             self._buffered -= size
             del self._unflushed[id(delivery)]
             if delivery.error is not None:
-                self._failures.append(delivery.error)
+                self._failures += [delivery.error] * (delivery.given_up if one_each else 1)
             self._wake()
 
         delivery = PutCall(
