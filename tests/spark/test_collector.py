@@ -1,7 +1,9 @@
-"""A Spark worker's collector does not look again and again through what was imported."""
+"""A Spark worker does not look again and again through what was imported."""
 
+import os
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -45,8 +47,18 @@ def test_what_a_later_task_leaves_is_collected_as_ever():
     assert told.stdout.split() == ["0", *["True"] * 6]
 
 
-READS = """
+ARCHIVES = """
+from zipimport import zipimporter
+
+def archives():  # Which of the path's are read again before the next task.
+    found = [place for place, finder in sys.path_importer_cache.items()
+             if isinstance(finder, zipimporter)]
+    return len(found), sum(place.endswith(".jar") for place in sys.path)
+"""
+READS = f"""
 import gc, sys
+{ARCHIVES}
+before = archives()
 from shardfleet_spark.batch_reader import KinesisBatchReader
 from shardfleet_spark.options.options import read_options
 from shardfleet_spark.options.source_options import BatchOptions, SourceOptions
@@ -64,19 +76,54 @@ else:
 planned = gc.get_freeze_count()
 for _ in range(3):
     rows = sum(batch.num_rows for task in tasks for batch in reader.read(task))
-print(rows, planned, gc.get_freeze_count(), len(gc.get_objects()))
+print(rows, planned, gc.get_freeze_count(), len(gc.get_objects()), *before, *archives())
+import lazily_imported  # What a path's archive holds can still be had.
 """
 
 
+WRITES = f"""
+import sys
+{ARCHIVES}
+from shardfleet_spark.options.options import read_options
+from shardfleet_spark.options.sink_options import SinkOptions
+from shardfleet_spark.sink.sink import BatchSink
+before = archives()
+BatchSink(read_options(SinkOptions, dict(stream="s", region="eu-central-1"))).write(iter(()))
+print(*before, *archives())
+"""
+
+
+@pytest.fixture
+def archives(tmp_path):
+    """An environment whose path holds what Spark puts on it, a jar and an archive of Python."""
+    for name in ("spark-core.jar", "packages.zip"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("lazily_imported.py", "")
+    path = os.pathsep.join([str(tmp_path / "spark-core.jar"), str(tmp_path / "packages.zip")])
+    return os.environ | {"PYTHONPATH": path}
+
+
+def test_a_process_that_writes_reads_no_archive_again(archives):
+    written = subprocess.run(
+        [sys.executable, "-c", WRITES], env=archives, stdout=subprocess.PIPE, check=True, timeout=60
+    )
+    assert written.stdout.split() == [b"2", b"1", b"0", b"0"]
+
+
 @pytest.mark.parametrize("kind", ["stream", "batch"])
-def test_a_process_that_reads_leaves_its_imports_alone(embedded_aws, make_stream, kind):
+def test_a_process_that_reads_leaves_its_imports_alone(embedded_aws, make_stream, archives, kind):
     stream = make_stream()
     put(embedded_aws, stream, [("key", b"data")])
     words = [kind, stream, embedded_aws.endpoint_url, embedded_aws.region]
     told = subprocess.run(
-        [sys.executable, "-c", READS, *words], stdout=subprocess.PIPE, check=True, timeout=120
+        [sys.executable, "-c", READS, *words],
+        env=archives,
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=120,
     )
-    rows, planned, left_alone, looked_at = map(int, told.stdout.split())
+    rows, planned, left_alone, looked_at, *read_again = map(int, told.stdout.split())
+    assert read_again == [2, 1, 0, 0]
     assert (rows, planned) == (1, 0)
     assert looked_at < 2_000  # What the first task imported on its way is left alone, too.
     assert left_alone > 10_000  # PySpark and pyarrow alone are tens of thousands of objects.

@@ -20,12 +20,18 @@ PYTHONS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
     [
         ("/spark/python/lib/pyspark.zip:/a b:/c", "/a b:/c"),
         ("/a:/spark/python/lib/pyspark.zip", "/a"),
+        # As Spark 4.2 has it (core/src/main/scala/org/apache/spark/api/python/PythonUtils.scala).
+        (
+            "/s/lib/pyspark.zip:/s/lib/py4j-0.10.9.9-src.zip:/s/jars/spark-core_2.13-4.2.0.jar:/a",
+            "/a",
+        ),
+        ("/their/packages.zip", "/their/packages.zip"),
         ("/a", "/a"),
         ("", ""),
         (":/a::/b:", "/a:/b"),  # An empty one would be the current folder.
     ],
 )
-def test_all_but_the_copy_of_pyspark_stays_on_the_path(tmp_path, monkeypatch, path, kept):
+def test_all_but_what_spark_puts_there_stays_on_the_path(tmp_path, monkeypatch, path, kept):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     program = "import os, sys; print(os.environ['PYTHONPATH'], sys.executable, *sys.argv[1:])"
 

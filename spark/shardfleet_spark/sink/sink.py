@@ -24,6 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from shardfleet.domain.delivery.record_ids import with_record_id
 from shardfleet.errors import ConfigurationError
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet_spark.host.collector import forget_archives
 from shardfleet_spark.options.options import option_names, read_options
 from shardfleet_spark.options.sink_options import SinkOptions
 from shardfleet_spark.options.source_options import BatchOptions
@@ -139,6 +140,7 @@ class _Sink:
             Throttled: still refused after ``giveUpAfter``; some rows may have been accepted.
 
         """
+        forget_archives()
         options = self.options
         place = task_place(run_id=options.run_id)
         bad: list[BadRow] = []
