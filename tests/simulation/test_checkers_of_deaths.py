@@ -88,14 +88,15 @@ def test_a_worker_that_freezes_as_it_notes_a_call_cannot_close_the_note(
     assert len(found) == violations
 
 
+@pytest.mark.parametrize("dies", ["killed", "process ended"])
 @pytest.mark.parametrize(("every_ms", "violations"), [(5_000, 0), (8_000, 1)])
-def test_a_note_stays_open_as_long_as_the_table_refuses_to_close_it(every_ms, violations):
+def test_a_note_stays_open_as_long_as_the_table_refuses_to_close_it(every_ms, violations, dies):
     checker, found = planted(checkers.InnocentsAreNotCharged)
     who = Somebody()
 
     noted(checker, who, at_ms=1_000)
     who.faults = [(at_ms, "throttled") for at_ms in range(1_000 + every_ms, 30_000, every_ms)]
-    who.faults.append((31_000, "killed"))
+    who.faults.append((31_000, dies))
     charged(checker, at_ms=40_000)
 
     assert len(found) == violations

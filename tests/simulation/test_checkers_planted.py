@@ -22,7 +22,14 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.state.kinds import LANES, LOCK, NOTE, SLOT
 from shardfleet.events.delivery import ConsumerFailed, CrashCharged
-from shardfleet.events.worker import LeaseAdopted, LeaseLost, TurnBegun, TurnEnded, TurnEnding
+from shardfleet.events.worker import (
+    LeaseAdopted,
+    LeaseLost,
+    TurnBegun,
+    TurnEnded,
+    TurnEnding,
+    TurnFailed,
+)
 from shardfleet_ops.positions.rewinds import RewindRow, RewindState
 from shardfleet_testkit import checkers
 from shardfleet_testkit.checkers import (
@@ -612,6 +619,35 @@ def test_a_death_is_charged_only_to_a_call_that_did_not_return(begins, is_over, 
     checker.told(2, ME, CrashCharged(lease_key=KEY, **charge))
 
     assert len(found) == (is_innocent and fault == "process ended")
+
+
+@pytest.mark.parametrize(("every_ms", "violations"), [(5_000, 0), (8_000, 1)])
+def test_a_call_that_came_back_is_charged_if_the_table_would_not_hear_of_it(every_ms, violations):
+    checker, found = planted(checkers.OnlyTheGuiltyGivenUp)
+    by = Somebody("s0001#1")
+
+    notes(checker, by)
+    checker.call_begun(CallBegun(at_ms=0, by=by, shard_id=KEY, call=1))
+    checker.call_over(by, KEY, call=1)
+    checker.batch_done(1_000, by, KEY, done=(), call=1)
+    by.faults = [(at_ms, "throttled") for at_ms in range(1_000 + every_ms, 30_000, every_ms)]
+    by.faults.append((31_000, "process ended"))
+    charge = {"call": "records", "first": "7:0", "count": 3, "crashes": 1}
+    checker.told(40_000, ME, CrashCharged(lease_key=KEY, **charge))
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("frozen_ms", "violations"), [(0, 1), (40_000, 0)])
+def test_an_import_that_did_not_end_is_found_unless_its_worker_was_frozen(frozen_ms, violations):
+    checker, found = planted(checkers.TurnsEndCleanly)
+    by = Somebody()
+    by.frozen_ms = frozen_ms
+
+    error = "its import had not ended when the turn had to"
+    checker.told(1, by, TurnFailed(slot_id="s0001", worker_id=by.worker_id, error=error))
+
+    assert len(found) == violations
 
 
 def test_a_call_that_is_noted_when_it_outlives_its_time_out_is_charged_rightly():

@@ -61,7 +61,7 @@ class InnocentsAreNotCharged(Checker):
     worker ended its own process for another shard's call (H21). It cannot know whether a death by
     another hand, between the first try to note a call and the last one to close the note, had
     anything to do with the call; nor can it close a note if it freezes at the first try, and its
-    time is over when it thaws.
+    time is over when it thaws, or if the table refuses each try until the turn must end.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -159,7 +159,9 @@ def _may_have_killed(calls: _UnderWay, at_ms: int) -> bool:
     died_ms, what = deaths[-1] if deaths else (at_ms, "")
     if what == _OWN_END:
         outlived = any(begun_ms <= died_ms - _TIMEOUT_MS for begun_ms in calls.begun.values())
-        return outlived or _had_no_time(calls, died_ms)
+        if calls.noted_ms is None or calls.begun:
+            return outlived
+        return _had_no_time(calls.by, died_ms) or was_refused_to_its_end(calls.by, calls.noted_ms)
     if calls.noted_ms is None or calls.begun:
         return bool(calls.begun)
     froze = sum(at_ms >= calls.noted_ms and what == "frozen" for at_ms, what in calls.by.faults)
@@ -175,11 +177,16 @@ def _refused_until_ms(by: Suspect, since_ms: int) -> int:
     return since_ms
 
 
-def _had_no_time(calls: _UnderWay, died_ms: int) -> bool:
-    """Tell whether a worker froze while it noted a call, and ended its process as it thawed."""
-    thawed_ms = calls.by.thawed_ms
-    is_open = calls.noted_ms is not None and not calls.begun
-    return is_open and thawed_ms is not None and died_ms - thawed_ms < _OVER_AT_ONCE_MS
+def was_refused_to_its_end(by: Suspect, since_ms: int) -> bool:
+    """Return whether a worker that has ended was refused each try to close a note since then."""
+    refused_ms = _refused_until_ms(by, since_ms)
+    died_ms = by.faults[-1][0] if by.faults else since_ms
+    return since_ms < refused_ms and died_ms - refused_ms < _TRIES_MS
+
+
+def _had_no_time(by: Suspect, died_ms: int) -> bool:
+    """Return whether a worker froze while it noted a call, and ended its process as it thawed."""
+    return by.thawed_ms is not None and died_ms - by.thawed_ms < _OVER_AT_ONCE_MS
 
 
 class WhatKillsIsStopped(Checker):

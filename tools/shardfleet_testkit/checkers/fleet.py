@@ -15,7 +15,9 @@ from shardfleet_testkit.checkers.ledger import SourceRecord
 
 _HOUR_MS = 3_600_000
 # Failures of a turn that the design provides for.
-_FORESEEN = ("shard ", "still running", "HandlerTimedOut")
+_FORESEEN: tuple[str, ...] = ("shard ", "still running", "HandlerTimedOut")
+# And of one that was frozen for longer than an import leaves of its time.
+_WHEN_FROZEN = ("its import",)
 _WITHOUT_STREAM = ("StreamReplaced", "StreamGone")
 # Renewals are due each renew_ms and sent up to half of that early; the rest is for slots.
 _WRITES_OF_RENEWALS = 3.0
@@ -35,8 +37,11 @@ class TurnsEndCleanly(Checker):
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Look at why a turn failed."""
-        is_over = self.ledger.recreated_ms is not None
-        foreseen = (*_FORESEEN, *_WITHOUT_STREAM) if is_over else _FORESEEN
+        foreseen = _FORESEEN
+        if self.ledger.recreated_ms is not None:
+            foreseen += _WITHOUT_STREAM
+        if by.frozen_ms:
+            foreseen += _WHEN_FROZEN
         if isinstance(event, TurnFailed) and not event.error.startswith(foreseen):
             self.found(at_ms, by.name, f"the turn failed: {event.error}")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardfleet.domain.delivery.attempts import POLICIES
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.state.kinds import NOTE
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import CrashCharged, RecordSkipped
@@ -19,6 +20,7 @@ from shardfleet_testkit.checkers.checker import (
     LeaseWrite,
     Suspect,
 )
+from shardfleet_testkit.checkers.deaths import was_refused_to_its_end
 from shardfleet_testkit.checkers.ledger import SourceRecord
 
 # The least of max_attempts and crashes_most in any simulated configuration.
@@ -41,6 +43,7 @@ class _OpenNote:
         by: who wrote it.
         began: the call was made.
         runs: it has not come back.
+        over_ms: when it came back; None: it has not.
 
     """
 
@@ -49,6 +52,12 @@ class _OpenNote:
     by: Suspect
     began: bool = False
     runs: bool = False
+    over_ms: int | None = None
+
+    @property
+    def could_not_be_closed(self) -> bool:
+        """Return whether the table refused that, from the call's return to its worker's end."""
+        return self.over_ms is not None and was_refused_to_its_end(self.by, self.over_ms)
 
     @property
     def is_excused(self) -> bool:
@@ -273,7 +282,8 @@ class OnlyTheGuiltyGivenUp(Checker):
     And a death is charged only to a call that did not return. What a worker does to itself it can
     know: a call that it noted and never made, or that came back, is charged to nobody. Excused is
     what nobody could tell afterwards: a worker was killed between the note of a call and the call,
-    or between its return and that of the note, or another invocation ran beside it (H9, H21).
+    or between its return and that of the note, or the table refused to close the note until the
+    worker had to end, or another invocation ran beside it (H9, H21).
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -315,6 +325,29 @@ class OnlyTheGuiltyGivenUp(Checker):
         if note is not None and note.by.name == by.name:
             note.runs = self._runs(by, shard_id)
 
+    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str, *, call: int = 0) -> None:
+        """See when it came back."""
+        del call
+        self._came_back(at_ms, by, shard_id)
+
+    def batch_done(
+        self,
+        at_ms: int,
+        by: Suspect,
+        shard_id: str,
+        *,
+        done: Sequence[ExtendedSequenceNumber],
+        call: int = 0,
+    ) -> None:
+        """See when it came back."""
+        del done, call
+        self._came_back(at_ms, by, shard_id)
+
+    def _came_back(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+        note = self._open.get(shard_id)
+        if note is not None and note.by.name == by.name:
+            note.over_ms = at_ms
+
     def _runs(self, by: Suspect, shard_id: str) -> bool:
         return any(running[:2] == (by.name, shard_id) for running in self._running)
 
@@ -323,7 +356,7 @@ class OnlyTheGuiltyGivenUp(Checker):
         if not isinstance(event, CrashCharged):
             return
         note = self._open.get(event.lease_key)
-        if note is None or note.runs or note.is_excused:
+        if note is None or note.runs or note.is_excused or note.could_not_be_closed:
             return
         how = "returned from" if note.began else "never made"
         text = f"{by.name} charges a call that {note.by.name} noted and {how}"
