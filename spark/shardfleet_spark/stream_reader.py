@@ -114,7 +114,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._the_driver().latest(start, records=records, total_bytes=total_bytes)
         offset = self._run(latest)
         self._publish()
-        self._tell()
+        if not self._the_driver().is_rested:
+            self._tell()
         if self._the_driver().is_over:
             self.stop()
         return offset

@@ -18,6 +18,7 @@ from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.producer.aggregate import aggregate
 from shardfleet_spark.offsets.plan_token import Emission, Quota, Stand, token_from_json
 from shardfleet_spark.options.starting import Start
+from shardfleet_spark.plan import driver
 from shardfleet_spark.plan.driver import DriverSettings, SourceDriver
 from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.plan.probing import ProbePace
@@ -104,6 +105,43 @@ def test_however_often_spark_asks_an_idle_stream_is_asked_at_its_own_pace():
         assert set(reads.values()) <= {11, 12}
         assert len(query.calls("shard_iterator")) == 3
         assert len(query.calls("list_shards")) == 3  # Two at the beginning, one 10 s later.
+
+    in_query(scenario, shards=3)
+
+
+def test_an_ask_to_which_nothing_has_come_back_computes_nothing(monkeypatch):
+    computed = Counter()
+    for name in ("next_token", "admit", "behind_now"):
+        whole = getattr(driver, name)
+
+        def counted(*words, name=name, whole=whole, **more):
+            computed[name] += 1
+            return whole(*words, **more)
+
+        monkeypatch.setattr(driver, name, counted)
+
+    async def scenario(query):
+        async def asks(number, **limits):
+            computed.clear()
+            for _ in range(number):
+                assert await query.driver.latest(dict(start), **limits) == start
+            return computed["next_token"] + computed["admit"] + computed["behind_now"]
+
+        start = await query.driver.initial()
+        assert await asks(1)
+        assert not await asks(90)
+        assert query.driver.is_rested
+        assert query.driver.is_idle
+        assert query.driver.report()["millis_behind_latest"] == 0
+        assert await asks(1, records=7)  # Another question.
+        await query.clock.sleep_ms(1_000)
+        assert await asks(1)  # The shards may be asked again.
+        await query.clock.sleep_ms(999)
+        query.stream.put(b"news")
+        assert not await asks(1)
+        await query.clock.sleep_ms(1)
+        assert (await query.batch(start))[1] == [b"news"]
+        assert not query.driver.is_rested
 
     in_query(scenario, shards=3)
 

@@ -38,6 +38,7 @@ class Discovery:
         self._hurry_ms = hurry_ms
         self._due_ms: int | None = None
         self._hurried_ms = 0
+        self._is_urgent = False
         self._doubt = Doubt()
         self.listing: Listing | None = None
         self.incarnation: StreamIncarnation | None = None
@@ -77,6 +78,14 @@ class Discovery:
         )
         return family, self.incarnation
 
+    @property
+    def is_due(self) -> bool:
+        """Return whether the list is to be read, for what was asked last."""
+        if self._due_ms is None:
+            return True
+        due_ms = min(self._hurried_ms, self._due_ms) if self._is_urgent else self._due_ms
+        return self._ports.clock.monotonic_ms() >= due_ms
+
     async def refresh(self, expected: StreamIncarnation, *, urgent: bool) -> None:
         """
         Read the list if it is due.
@@ -92,8 +101,8 @@ class Discovery:
 
         """
         now_ms = self._ports.clock.monotonic_ms()
-        due_ms = self._hurried_ms if urgent else self._due_ms
-        if self._due_ms is None or due_ms is None or now_ms >= min(due_ms, self._due_ms):
+        self._is_urgent = urgent
+        if self.is_due:
             try:
                 await self._list()
                 self._doubt.clear()

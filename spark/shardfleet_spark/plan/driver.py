@@ -45,6 +45,15 @@ LOG = logging.getLogger(__name__)
 _NOTHING = Advanced(family=Family({}, {}), busy=frozenset())
 
 
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """What Spark asks for: the batch that follows an offset, within its read limits."""
+
+    start: dict[str, Any]
+    records: int
+    total_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSettings:
     """
@@ -96,6 +105,7 @@ class SourceDriver:
     Attributes:
         standing: what Spark has committed, None until it is known.
         is_idle: whether there was nothing to plan when Spark last asked.
+        is_rested: whether it then got the same answer again, and nobody was asked.
         is_over: with AvailableNow: whether everything is read and committed.
 
     Args:
@@ -115,7 +125,7 @@ class SourceDriver:
         leases: LeaseReader | None = None,
     ) -> None:
         self.standing: CommittedStanding | None = None
-        self.is_idle = self.is_over = False
+        self.is_idle = self.is_over = self.is_rested = False
         self._settings = settings
         self._ports = ports
         self._store = store
@@ -130,6 +140,9 @@ class SourceDriver:
         self._last: dict[str, Any] | None = None
         self._after: tuple[str, Advanced] = ("", _NOTHING)
         self._behind: dict[str, Any] = {}
+        # What was asked last, if there was nothing then; and where the shards stood.
+        self._in_vain: _Ask | None = None
+        self._idle = _NOTHING
         self._discovery = Discovery(
             ports,
             interval_ms=settings.discovery_interval_ms,
@@ -177,6 +190,11 @@ class SourceDriver:
         """
         self._rhythm.asked(self._ports.clock.monotonic_ms())
         known = start or self._last or await self.initial()
+        ask = _Ask(known, records, total_bytes)
+        self.is_rested = self._in_vain == ask and self._may_rest()
+        if self.is_rested:
+            return known
+        self._in_vain = None
         token = self._plans.token_of(known)
         after = await self._after_plan(token)
         urgent = needs_listing(after.family)
@@ -194,11 +212,11 @@ class SourceDriver:
         )
         now_ms = self._ports.clock.now_ms()
         planned = await self._plan(token, after, limits)
-        busy = after.busy or self._prober.found
         if planned is None:
-            after, busy = self._admitted(token, after), frozenset()
-        self._behind = behind_now(after.family, after.inflows, busy=busy, now_ms=now_ms)
-        if planned is not None:
+            self._in_vain, self._idle = ask, self._admitted(token, after)
+        else:
+            busy = after.busy or self._prober.found
+            self._behind = behind_now(after.family, after.inflows, busy=busy, now_ms=now_ms)
             planned = replace(planned, stats={**planned.stats, **self._behind})
             self._read_ahead(planned, limits)
         self._last = known if planned is None else token_to_json(planned)
@@ -244,6 +262,13 @@ class SourceDriver:
 
     def report(self) -> dict[str, Any]:
         """Return the lags now, and the figures of the last executed plan, for Spark's progress."""
+        if self._in_vain is not None:
+            self._behind = behind_now(
+                self._idle.family,
+                self._idle.inflows,
+                busy=frozenset(),
+                now_ms=self._ports.clock.now_ms(),
+            )
         found = {**self._after[1].stats, **self._behind, "probes": self._prober.calls}
         found["probe_throttles"] = self._prober.throttles
         if self._notice:
@@ -321,6 +346,10 @@ class SourceDriver:
             self._hints.keep(shard_id, after.family.stands[shard_id], hint)
 
     # --- deciding
+
+    def _may_rest(self) -> bool:
+        """Return whether nothing can have come since there was nothing: nobody was to be asked."""
+        return not (self._target_ms or self._prober.is_due or self._discovery.is_due)
 
     def _reborn(self, token: PlanToken, after: Advanced) -> tuple[PlanToken, Advanced]:
         """Begin anew with a stream that was created again; only if losses are allowed."""

@@ -98,20 +98,25 @@ class IdleShardProber:
         self.calls = 0
         self.throttles = 0
 
+    @property
+    def is_due(self) -> bool:
+        """Return whether the next round may begin."""
+        return self._due_ms is None or self._ports.clock.monotonic_ms() >= self._due_ms
+
     def hurry(self) -> None:
         """Let the next round be due at once: something is new."""
         self._due_ms = None
 
     async def has_work(self, stands: Mapping[str, Stand]) -> bool:
         """
-        Tell whether any shard has something to read, if a round is due; else say no.
+        Return whether any shard has something to read, if a round is due; else False.
 
         Args:
             stands: the live shards.
 
         """
         clock = self._ports.clock
-        if self._due_ms is not None and clock.monotonic_ms() < self._due_ms:
+        if not self.is_due:
             return False
         now_ms = clock.now_ms()
         free_ms = {each: self._hints.of(each, stand).free_ms for each, stand in stands.items()}
