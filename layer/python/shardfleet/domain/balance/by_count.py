@@ -258,7 +258,7 @@ class LeaseGroups:
             if lease.is_finished:
                 continue
             if lease.lease_owner is not None and lease.lease_key not in expired:
-                if self._moves_away(lease):
+                if leaving and self._moves_away(lease):
                     self.free.append(lease)
                     continue
                 self.load[lease.lease_owner] += 1
@@ -325,7 +325,7 @@ def count_to_read(
     Not among them is what healthy others hold, and what waits for its parents without an owner.
 
     Args:
-        leases: the unfinished ones of the table.
+        leases: of the table; finished ones count for none.
         ours: worker ids of our slots.
         expired: keys of leases whose owner is lost.
         resting: keys of leases that need no slot: paused or asleep.
@@ -333,13 +333,24 @@ def count_to_read(
             has none takes from who has two.
 
     """
-    groups = LeaseGroups(leases, frozenset(expired))
-    found = sum(lease.lease_key not in resting for lease in groups.free)
-    for owner, held in groups.load.items():
+    unfinished = {lease.lease_key for lease in leases if not lease.is_finished}
+    count = 0
+    held: Counter[str] = Counter()
+    movable: Counter[str] = Counter()
+    for lease in leases:
+        key, owner = lease.lease_key, lease.lease_owner
+        if key not in unfinished:
+            continue
+        waits = not unfinished.isdisjoint(lease.parent_shard_ids)
+        if owner is None or key in expired:
+            count += not waits and key not in resting
+            continue
+        held[owner] += 1
         # What is on its way from us to others is still read by us.
-        own = [le for le in groups.held(owner) if owner in ours or le.checkpoint_owner in ours]
-        found += sum(lease.lease_key not in resting for lease in own)
-        if steals and owner not in ours:
-            movable = sum(lease.lease_key not in resting for lease in groups.movable(owner))
-            found += min(movable, held - 1)
-    return found
+        if owner in ours or lease.checkpoint_owner in ours:
+            count += key not in resting
+        if lease.checkpoint_owner is None and not waits:
+            movable[owner] += key not in resting
+    if steals:
+        count += sum(min(movable[owner], held[owner] - 1) for owner in held.keys() - set(ours))
+    return count

@@ -219,6 +219,8 @@ def _crashes(slot: Slot) -> bool:
 
 
 def _losers(leases: Sequence[Lease], facts: AssignmentFacts) -> set[str | None]:
+    if not facts.expired:
+        return set()
     return {lease.effective_owner for lease in leases if lease.lease_key in facts.expired}
 
 

@@ -50,8 +50,9 @@ def lags_of(
         if slot.state is not SlotState.RUNNING:
             continue
         age_ms = now_ms - slot.heartbeat_ms
+        grown_ms = lag_now(0, age_ms, still_ms=still_ms)
         for key, lag_ms in slot.lags_ms.items():
-            lag = lag_now(lag_ms, age_ms, still_ms=still_ms)
+            lag = lag_ms + grown_ms if lag_ms > UNKNOWN_MS else lag_ms
             if lag > told.get(key, UNKNOWN_MS):
                 told[key] = lag
     for key, since_ms in stopped_since_ms.items():

@@ -175,11 +175,13 @@ class ShardGraph:
 
     def is_beyond(self, shard_id: str) -> bool:
         """
-        Tell whether a shard would be newer than all that are listed.
+        Return whether a shard would be newer than all that are listed.
 
         Numbers only rise, and the newest shard is open until a newer one follows it, so a stream
         never had such a shard, unless the listing is behind.
         """
+        if shard_id in self.shards:
+            return False
         number = shard_number(shard_id)
         return number is not None and self._newest is not None and number > self._newest
 

@@ -279,18 +279,19 @@ def _in_words(error: Exception) -> str:
 
 
 def out_of_range(value: object, path: str = "$") -> str:
-    """Tell where a number is greater than any that is written; "" if none is."""
-    match value:
-        case bool() | str() | None:
-            return ""
-        case int():
-            return "" if abs(value) <= NUMBER_MOST else f"a number out of range - at `{path}`"
-        case Mapping():
-            # A key may be anything, as in msgspec's words.
-            found = (out_of_range(each, f"{path}[...]") for each in value.values())
-            return next(filter(None, found), "")
-        case list() | tuple():
-            found = (out_of_range(each, f"{path}[{i}]") for i, each in enumerate(value))
-            return next(filter(None, found), "")
-        case _:
-            return ""
+    """Return where a number is greater than any that is written; "" if none is."""
+    if isinstance(value, int):
+        return "" if abs(value) <= NUMBER_MOST else f"a number out of range - at `{path}`"
+    if isinstance(value, Mapping):
+        # A key may be anything, as in msgspec's words.
+        parts = ((f"{path}[...]", each) for each in value.values() if not _is_plain(each))
+    elif isinstance(value, list | tuple):
+        parts = ((f"{path}[{i}]", each) for i, each in enumerate(value) if not _is_plain(each))
+    else:
+        return ""
+    return next(filter(None, (out_of_range(each, where) for where, each in parts)), "")
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a value is a text or a small number, as most of a thousand are."""
+    return type(value) is str or (type(value) is int and -NUMBER_MOST <= value <= NUMBER_MOST)
