@@ -83,11 +83,11 @@ def count_delivered(page: RecordsPage) -> int:
 
 async def _delivered(records: UserRecords) -> int:
     count = 0
-    while waiting := await records.waiting(CONFIG.batch_records_most):
+    while waiting := await records.waiting(CONFIG.max_batch_records):
         batch = cut_batch(
             waiting,
-            records_most=CONFIG.batch_records_most,
-            bytes_most=CONFIG.batch_bytes_most,
+            records_most=CONFIG.max_batch_records,
+            bytes_most=CONFIG.max_batch_bytes,
         )
         count += len(batch)
         records.drop(len(batch))

@@ -229,8 +229,8 @@ def figures() -> Iterator[Figures]:
             "recovered_s": full - SHUT_S[1],
             "refused": counts.refused,
             "entries": counts.entries,
-            "batch_least": counts.batch_least,
-            "pause_most_ms": counts.pause_most_ms,
+            "min_batch": counts.min_batch,
+            "max_pause_ms": counts.max_pause_ms,
         },
     )
 

@@ -28,7 +28,7 @@ PLOT = Path(__file__).parent.parent / "docs/img/latency.svg"
 
 
 def contests() -> Iterator[Figures]:
-    config = {"idle_read_ms": POLL_MS, "busy_read_ms": POLL_MS, "workers_max": 1}
+    config = {"idle_read_ms": POLL_MS, "busy_read_ms": POLL_MS, "max_workers": 1}
     with fleet_under_load(shards=SHARDS, config=config, records_per_s=RECORDS_PER_S) as load:
         wait_until(lambda: load.is_settled(workers=1), what="a settled fleet", within_s=240)
         time.sleep(SETTLE_S)

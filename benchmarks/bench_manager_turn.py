@@ -69,7 +69,7 @@ class SteadyFleet:
             lease_table=NAME,
             state_table=STATE,
             leases_per_worker=PER_SLOT,
-            workers_max=-(-LEASES // PER_SLOT),
+            max_workers=-(-LEASES // PER_SLOT),
             # All is renewed between two turns, which takes longer here than a failover time.
             failover_ms=120_000,
             cycle_ms=240_000,
@@ -103,7 +103,7 @@ class SteadyFleet:
         with ThreadPoolExecutor(WRITERS) as pool:
             list(pool.map(self._put, parts))
         store = bootstrap.state_store(sandbox, threads)
-        for n in range(self.config.workers_max):
+        for n in range(self.config.max_workers):
             slot = self._slot(f"s{n + 1:04}", sandbox.clock.now_ms())
             version = self._versions.get(slot.slot_id)
             await store.write("slot", slot.slot_id, slot_body(slot), expected_version=version)

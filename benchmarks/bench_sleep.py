@@ -45,26 +45,26 @@ def contests() -> Iterator[Figures]:
         yield made[name]()
 
 
-def waking(name: str, wake_most_ms: int) -> Figures:
-    row = wakes(wake_most_ms).row()
+def waking(name: str, max_wake_ms: int) -> Figures:
+    row = wakes(max_wake_ms).row()
     return Figures(
         name=name,
         compares=row["name"],
         summary=(
             f"{row['median_s']} s (median), {row['max_s']} s (maximum) of {row['repetitions']}"
         ),
-        gate=f"{wake_most_ms / 1000:g} s at most",
+        gate=f"{max_wake_ms / 1000:g} s at most",
         met=row["met"],
         details={"time_line": row},
     )
 
 
-def wakes(wake_most_ms: int) -> TimeLine:
+def wakes(max_wake_ms: int) -> TimeLine:
     """Let a fleet fall asleep and wake it, again and again."""
     config = {
         "sleep": True,
         "sleep_after_ms": 3_000,
-        "wake_most_ms": wake_most_ms,
+        "max_wake_ms": max_wake_ms,
         "idle_end_ms": 12_000,
     }
     took = []
@@ -75,14 +75,14 @@ def wakes(wake_most_ms: int) -> TimeLine:
             wait_until(partial(has_planned, load, planned_ms), what="a turn", within_s=120)
             # The first record has just missed the last look for the longest time, the others come
             # at moments spread over the minute.
-            linger_s = (MANAGER_EVERY_MS - min(MANAGER_EVERY_MS, wake_most_ms - WAKING_MS)) / 1000
+            linger_s = (MANAGER_EVERY_MS - min(MANAGER_EVERY_MS, max_wake_ms - WAKING_MS)) / 1000
             time.sleep((linger_s + AFTER_LOOK_S + 60 * number / REPETITIONS) % 60)
             took.append(wake(load, number))
-            print(f"wake {number + 1} ({wake_most_ms / 1000:g} s): {took[-1]:.2f} s", flush=True)
+            print(f"wake {number + 1} ({max_wake_ms / 1000:g} s): {took[-1]:.2f} s", flush=True)
     return TimeLine(
-        name=f"first record of a sleeping fleet, wake_most_ms {wake_most_ms}",
+        name=f"first record of a sleeping fleet, max_wake_ms {max_wake_ms}",
         took_s=tuple(took),
-        most_s=wake_most_ms / 1000,
+        most_s=max_wake_ms / 1000,
         kcl="its workers never sleep",
         remark="from the answer of PutRecord to the end of the handler call; no worker ran before",
     )
@@ -120,15 +120,15 @@ def has_planned(load: FleetUnderLoad, since_ms: int) -> bool:
 def hour_of_sleep() -> Figures:
     """Count an hour of sleep of 100 shards, for both settings."""
     details = {}
-    for wake_most_ms in (60_000, 10_000):
-        idle = Idle(wake_most_ms=wake_most_ms)
+    for max_wake_ms in (60_000, 10_000):
+        idle = Idle(max_wake_ms=max_wake_ms)
         result = run_idle(idle)
         costs = price_of(result.hour.used, metric_days=METRICS / 24)
         stream = idle.shards * PRICES.shard_hour
         asleep = costs.total - costs.by_item["metrics"]
         body = body_of(idle, result)
         del body["wakes_ms"]
-        details[f"wake_most_ms {wake_most_ms}"] = {
+        details[f"max_wake_ms {max_wake_ms}"] = {
             **body,
             "prices": f"{PRICES.region}, {PRICES.as_of}",
             "dollars_an_hour": {**costs.by_item, "all": costs.total, "stream": stream},
@@ -142,7 +142,7 @@ def hour_of_sleep() -> Figures:
         name="sleep_hour",
         compares="an hour of sleep of 100 shards, in virtual time",
         summary=(
-            f"no worker turn; {parts[0]:.2%} of what the stream costs with wake_most_ms 60,000 "
+            f"no worker turn; {parts[0]:.2%} of what the stream costs with max_wake_ms 60,000 "
             f"({whole[0]:.2%} with CloudWatch's metrics), {parts[1]:.2%} with 10,000 "
             f"({whole[1]:.2%})"
         ),

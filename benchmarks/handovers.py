@@ -113,11 +113,11 @@ def hand_over(
     does it; the fleet's manager goes on beside it.
     """
     config = {
-        "workers_min": 2,
-        "workers_max": 2,
+        "min_workers": 2,
+        "max_workers": 2,
         "leases_per_worker": shards,
         "assignment": "count",
-        "batch_records_most": 50,
+        "max_batch_records": 50,
     }
     with fleet_under_load(
         shards=shards, config=config, records_per_s=records_per_s, per_record_ms=2, say=say

@@ -75,8 +75,8 @@ def crashes(count: int, say: Say) -> TimeLine:
     """Kill a worker's process with SIGKILL, one worker after the other."""
     workers = 6
     config = {
-        "workers_min": workers,
-        "workers_max": workers,
+        "min_workers": workers,
+        "max_workers": workers,
         "leases_per_worker": 2,
         "assignment": "count",
     }
@@ -106,7 +106,7 @@ def crashes(count: int, say: Say) -> TimeLine:
 def lost_slots(count: int, say: Say) -> TimeLine:
     """Stop a worker's execution and kill its process: nobody invokes it again."""
     workers = 4
-    config = {"workers_min": workers, "workers_max": workers, "leases_per_worker": 8}
+    config = {"min_workers": workers, "max_workers": workers, "leases_per_worker": 8}
     took: list[float] = []
     with fleet_under_load(shards=2 * workers, config=config, records_per_s=160, say=say) as load:
         for number in range(count):
@@ -133,7 +133,7 @@ def lost_slots(count: int, say: Say) -> TimeLine:
 
 def shard_ends(count: int, say: Say) -> TimeLine:
     """Split shards under load."""
-    config = {"workers_min": 2, "workers_max": 2, "leases_per_worker": 64}
+    config = {"min_workers": 2, "max_workers": 2, "leases_per_worker": 64}
     took: list[float] = []
     with fleet_under_load(shards=2, config=config, records_per_s=200, say=say) as load:
         wait_until(lambda: load.is_settled(workers=2), what="a settled fleet", within_s=180)

@@ -143,12 +143,12 @@ class ShardFleet(Construct):
 
     def _tell_of_concurrency(self) -> None:
         """Say what Lambda must let run at a time: the account's limit is not known here."""
-        wanted = self.config.workers_max + 1  # And the manager.
+        wanted = self.config.max_workers + 1  # And the manager.
         said = (
-            f"workers_max {self.config.workers_max} and the manager are {wanted} executions at a "
+            f"max_workers {self.config.max_workers} and the manager are {wanted} executions at a "
             "time: Lambda allows an account {most}, for all its functions. Where they "
             "are used up no manager runs: ask for more at Service Quotas (Concurrent executions), "
-            "or lower workers_max."
+            "or lower max_workers."
         )
         if wanted > CONCURRENCY_BY_DEFAULT:
             told = said.format(most=f"{CONCURRENCY_BY_DEFAULT:,} by default")

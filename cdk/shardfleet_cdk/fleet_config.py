@@ -74,12 +74,12 @@ def check_times(config: FleetConfig, *, worker_timeout_s: int, manager_timeout_s
 
     """
     problems = []
-    box_ms = min(worker_timeout_s * 1000 - config.turn_margin_ms, config.turn_most_ms)
+    box_ms = min(worker_timeout_s * 1000 - config.turn_margin_ms, config.max_turn_ms)
     if config.handler_timeout_ms > box_ms:
         problems.append(
             f"handler_timeout_ms: {config.handler_timeout_ms} found, at most {box_ms} allowed: "
             f"a turn lasts the worker's time-out ({worker_timeout_s} s) less turn_margin_ms "
-            f"({config.turn_margin_ms}), and at most turn_most_ms ({config.turn_most_ms})"
+            f"({config.turn_margin_ms}), and at most max_turn_ms ({config.max_turn_ms})"
         )
     run_ms = manager_timeout_s * 1000 - MANAGER_MARGIN_MS
     if config.manager_run_ms > run_ms:
@@ -87,10 +87,10 @@ def check_times(config: FleetConfig, *, worker_timeout_s: int, manager_timeout_s
             f"manager_run_ms: {config.manager_run_ms} found, at most {run_ms} allowed: the "
             f"manager's time-out ({manager_timeout_s} s) less {MANAGER_MARGIN_MS} for its last turn"
         )
-    elif config.manager_most_ms > run_ms:
+    elif config.max_manager_ms > run_ms:
         problems.append(
-            f"wake_most_ms: {config.wake_most_ms} found, which keeps the manager busy for "
-            f"{config.manager_most_ms} ms of each minute; at most {run_ms} allowed: its time-out "
+            f"max_wake_ms: {config.max_wake_ms} found, which keeps the manager busy for "
+            f"{config.max_manager_ms} ms of each minute; at most {run_ms} allowed: its time-out "
             f"({manager_timeout_s} s) less {MANAGER_MARGIN_MS}"
         )
     if config.sleep and config.sleep_after_ms > box_ms // 2:

@@ -45,7 +45,7 @@ class WorkerOptions:
         subnets: which subnets of the VPC (default: the private ones).
         security_groups: default: a new one.
         reserved_concurrency: default: none reserved (a small account cannot, hazard H13).
-        loops_most: invocations of one execution before it continues as new.
+        max_loops: invocations of one execution before it continues as new.
 
     """
 
@@ -57,14 +57,14 @@ class WorkerOptions:
     subnets: ec2.SubnetSelection | None = None
     security_groups: Sequence[ec2.ISecurityGroup] = ()
     reserved_concurrency: int | None = None
-    loops_most: int = 1_000
+    max_loops: int = 1_000
 
     def __post_init__(self) -> None:
         """Refuse what Lambda or Step Functions would refuse later."""
         problems = [
             *_outside("worker memory_mb", self.memory_mb, LAMBDA_MEMORY_MB),
             *_outside("worker timeout_s", self.timeout_s, (30, LAMBDA_SECONDS_MOST)),
-            *_outside("worker loops_most", self.loops_most, (1, LOOPS_MOST)),
+            *_outside("worker max_loops", self.max_loops, (1, LOOPS_MOST)),
             *(
                 f"worker environment {name}: names beginning SHARDFLEET_ are shardfleet's own; "
                 "set fleet options through `config`"
@@ -96,7 +96,7 @@ class ManagerOptions:
     Attributes:
         memory_mb: 256 suits some thousands of leases.
         timeout_s: one invocation; it runs for ``manager_run_ms`` while anything is awake, and up to
-            60 s to wake sleeping shards in time (``wake_most_ms``).
+            60 s to wake sleeping shards in time (``max_wake_ms``).
         reserved_concurrency: default: none reserved; a turn lock excludes overlap (hazard H13).
 
     """

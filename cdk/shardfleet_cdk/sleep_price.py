@@ -19,8 +19,8 @@ def told(config: FleetConfig, *, manager_memory_mb: int) -> str:
     looks = f"stays {runs_s} s of each minute to look" if runs_s else "looks once a minute"
     return (
         f"sleep is on: a shard falls asleep after {config.sleep_after_ms // 1_000} s without a "
-        f"record, and the first record waits up to {config.wake_most_ms // 1_000} s "
-        f"(wake_most_ms). While all shards sleep, the manager ({manager_memory_mb} MB) {looks}: "
+        f"record, and the first record waits up to {config.max_wake_ms // 1_000} s "
+        f"(max_wake_ms). While all shards sleep, the manager ({manager_memory_mb} MB) {looks}: "
         f"about ${dollars:.2f} a month of Lambda alone (list prices of {PRICES.as_of}, "
         f"{PRICES.region}). On top come metrics, ${PRICES.metric_month:.2f} for each that is "
         f"written, ${METRICS * PRICES.metric_month:.2f} at most, alarms and dashboard, tables and "

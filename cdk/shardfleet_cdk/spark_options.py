@@ -114,9 +114,9 @@ class SparkOptions:
             endpoint for Kinesis or a NAT.
         subnets: which subnets of the VPC (default: the private ones).
         security_groups: default: a new one.
-        cpu_most: vCPU of all workers together: the breaker of cost.
-        memory_gb_most: likewise.
-        executors_most: of the job.
+        max_cpu: vCPU of all workers together: the breaker of cost.
+        max_memory_gb: likewise.
+        max_executors: of the job.
         conf: further settings of Spark.
         schedule: how often it is looked after (default: each 5 minutes).
         attempts: how often EMR repeats a failing streaming job within an hour.
@@ -132,9 +132,9 @@ class SparkOptions:
     vpc: ec2.IVpc | None = None
     subnets: Sequence[ec2.ISubnet] = ()
     security_groups: Sequence[ec2.ISecurityGroup] = ()
-    cpu_most: int = 16
-    memory_gb_most: int = 64
-    executors_most: int = 2
+    max_cpu: int = 16
+    max_memory_gb: int = 64
+    max_executors: int = 2
     conf: Mapping[str, str] = field(default_factory=dict)
     schedule: str = "rate(5 minutes)"
     attempts: int = 5
@@ -149,7 +149,7 @@ class SparkOptions:
             problems.append(f"schedule {self.schedule!r}: rate(...), cron(...) or at(...)")
         problems += [
             f"{name}: {getattr(self, name)} found, 1 or more allowed"
-            for name in ("cpu_most", "memory_gb_most", "executors_most", "attempts")
+            for name in ("max_cpu", "max_memory_gb", "max_executors", "attempts")
             if getattr(self, name) < 1
         ]
         if not STOP_SECONDS_LEAST <= self.stop_seconds <= STOP_SECONDS_MOST:

@@ -257,7 +257,7 @@ class SparkPipeline(Construct):
 
     def _make_application(self, spark: SparkOptions) -> None:
         capacity = emr.CfnApplication.MaximumAllowedResourcesProperty(
-            cpu=f"{spark.cpu_most} vCPU", memory=f"{spark.memory_gb_most} GB"
+            cpu=f"{spark.max_cpu} vCPU", memory=f"{spark.max_memory_gb} GB"
         )
         settings: dict[str, Any] = {
             "release_label": spark.release_label,
@@ -353,9 +353,9 @@ class SparkPipeline(Construct):
             "spark.executorEnv.PYTHONPATH": f"./{UNPACKED}",
             "spark.dynamicAllocation.minExecutors": "0",
             "spark.dynamicAllocation.initialExecutors": str(
-                min(INITIAL_EXECUTORS, spark.executors_most)
+                min(INITIAL_EXECUTORS, spark.max_executors)
             ),
-            "spark.dynamicAllocation.maxExecutors": str(spark.executors_most),
+            "spark.dynamicAllocation.maxExecutors": str(spark.max_executors),
             "spark.sql.session.timeZone": "UTC",
             **spark.conf,
         }

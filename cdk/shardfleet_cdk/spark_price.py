@@ -12,13 +12,13 @@ def told(spark: SparkOptions, *, streaming: bool) -> str:
     """Say what the job costs a month with its driver alone, and with all that it may have."""
     driver, executor = worker_size(spark.conf, "driver"), worker_size(spark.conf, "executor")
     cpu, memory = (
-        one + spark.executors_most * each for one, each in zip(driver, executor, strict=True)
+        one + spark.max_executors * each for one, each in zip(driver, executor, strict=True)
     )
     when = "while it runs, which is always" if streaming else "if it ran all the time"
     return (
         f"expected cost of the Spark job {when} (list prices of {PRICES.as_of}, {PRICES.region}, "
         "x86_64; arm64, on which it runs, is about a fifth less): its driver alone "
-        f"${spark_per_month(*driver):,.2f} a month, with all {spark.executors_most} executors "
+        f"${spark_per_month(*driver):,.2f} a month, with all {spark.max_executors} executors "
         f"${spark_per_month(cpu, memory):,.2f}; storage, logs and what it reads and writes are not "
         "counted (docs/cost.md)."
     )

@@ -24,7 +24,7 @@ _FUNCTION = re.compile(
 # Of `MonitoringOptions`; the topics by their ARNs.
 MONITORING_OPTIONS = ("page", "notice", "alarms", "retention_hours", "runbook", "dashboard")
 ALARM_SETTINGS = ("threshold", "datapoints", "periods", "level")
-WORKER_OPTIONS = ("memory_mb", "timeout_s", "environment", "reserved_concurrency", "loops_most")
+WORKER_OPTIONS = ("memory_mb", "timeout_s", "environment", "reserved_concurrency", "max_loops")
 
 
 def _setting(default: Any, kinds: tuple[type, ...], doc: str) -> Any:

@@ -5,7 +5,7 @@ One execution is one slot with a stable worker id. It invokes the worker functio
 the reply's outcome decides: CONTINUE invokes it again, IDLE and DRAINED end
 the slot, FAILED and every crash invoke it again at once the first time, then with a growing
 delay (hazard H9); a crash after an invocation that ran for a minute is a first one again. After
-`loops_most` invocations, crashes included, the execution starts its successor with the next
+`max_loops` invocations, crashes included, the execution starts its successor with the next
 generation (hazard H3), because a history is limited to 25,000 events.
 
 What a loop costs in events: a task 5, and 3 more per retry; a choice 2; a wait 2. An invocation
@@ -46,7 +46,7 @@ ALREADY_EXISTS = "StepFunctions.ExecutionAlreadyExistsException"
 
 
 def worker_definition(
-    *, function_arn: str, function_timeout_s: int, loops_most: int, partition: str
+    *, function_arn: str, function_timeout_s: int, max_loops: int, partition: str
 ) -> dict[str, Any]:
     """
     Return the definition.
@@ -54,7 +54,7 @@ def worker_definition(
     Args:
         function_arn: of the worker function's alias.
         function_timeout_s: the worker function's time-out.
-        loops_most: invocations before the execution continues as new.
+        max_loops: invocations before the execution continues as new.
         partition: the AWS partition, e.g. ``"aws"``.
 
     """
@@ -69,8 +69,8 @@ def worker_definition(
                 "Next": "RunWorker",
             },
             "RunWorker": _run_worker(function_arn, function_timeout_s, partition),
-            "Outcome": _outcome(loops_most),
-            "Failure": _failure(loops_most),
+            "Outcome": _outcome(max_loops),
+            "Failure": _failure(max_loops),
             "BackOff": {
                 "Type": "Wait",
                 "Seconds": _expression(
@@ -143,12 +143,12 @@ def _run_worker(function_arn: str, function_timeout_s: int, partition: str) -> d
     }
 
 
-def _outcome(loops_most: int) -> dict[str, Any]:
+def _outcome(max_loops: int) -> dict[str, Any]:
     return {
         "Type": "Choice",
         "Choices": [
             {
-                "Condition": _expression(f"$outcome = 'CONTINUE' and $loops < {loops_most}"),
+                "Condition": _expression(f"$outcome = 'CONTINUE' and $loops < {max_loops}"),
                 "Assign": {"crashes": 0},
                 "Next": "RunWorker",
             },
@@ -160,11 +160,11 @@ def _outcome(loops_most: int) -> dict[str, Any]:
     }
 
 
-def _failure(loops_most: int) -> dict[str, Any]:
+def _failure(max_loops: int) -> dict[str, Any]:
     return {
         "Type": "Choice",
         "Choices": [
-            {"Condition": _expression(f"$loops >= {loops_most}"), "Next": "ContinueAsNew"},
+            {"Condition": _expression(f"$loops >= {max_loops}"), "Next": "ContinueAsNew"},
             {"Condition": _expression("$crashes <= 1"), "Next": "RunWorker"},
         ],
         "Default": "BackOff",

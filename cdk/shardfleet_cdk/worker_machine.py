@@ -47,7 +47,7 @@ class WorkerMachine(Construct):
         definition = worker_definition(
             function_arn=worker.alias.function_arn,
             function_timeout_s=options.timeout_s,
-            loops_most=options.loops_most,
+            max_loops=options.max_loops,
             partition=Aws.PARTITION,
         )
         self.log_group = log_group(

@@ -64,7 +64,7 @@ def read_ports(options: SourceOptions) -> FetchPorts:
             records_per_read=options.records_per_read,
             concurrency=options.concurrency,
             retry_first_ms=options.retry_first_ms,
-            retry_most_ms=options.retry_most_ms,
+            max_retry_pause_ms=options.max_retry_pause_ms,
             retry_attempts=options.retry_attempts,
             fail_on_data_loss=options.fail_on_data_loss,
         ),

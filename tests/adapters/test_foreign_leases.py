@@ -203,7 +203,7 @@ def test_managers_turns_for_five_minutes_touch_none_and_count_none(moto_tables, 
     """Long enough for expiry, a take, a balancing run, the hole audit and the clean-up."""
 
     async def main():
-        fleet, slots = await begun(moto_tables, assignment=assignment, workers_min=2)
+        fleet, slots = await begun(moto_tables, assignment=assignment, min_workers=2)
         before = put_all(moto_tables)
         for turn in range(20):
             await fleet.clock.sleep_ms(15_000)

@@ -53,7 +53,7 @@ def test_the_manager_leaves_it_alone_and_assigns_the_others(moto_tables, what):
     async def main():
         split = [shard(4, 4, 6, parents=(ILL,)), shard(5, 6, 8, parents=(ILL,))]
         whole = [shard(n, 4 * n, 4 * n + 4, closed=n == ILL) for n in range(4)]
-        fleet = Fleet([*whole, *split], workers_min=2)
+        fleet = Fleet([*whole, *split], min_workers=2)
         fleet.use(tables.leases)
         for number in range(4):
             if number != ILL:

@@ -44,7 +44,7 @@ def quarantined(tmp_path_factory):
     with watched(
         tmp_path_factory.mktemp("quarantined"),
         shards=1,
-        config={"on_exhausted": "sqs", "leases_per_worker": 1, "workers_max": 3},
+        config={"on_exhausted": "sqs", "leases_per_worker": 1, "max_workers": 3},
         worker={"reserved_concurrency": 2},
         alarms={"quarantine_age": {"threshold": 5}},
     ) as found:

@@ -32,7 +32,7 @@ QUICK = {
     "idle_end_ms": 15_000,
     "max_attempts": 2,
     "retry_first_ms": 100,
-    "retry_most_ms": 300,
+    "max_retry_ms": 300,
 }
 
 
@@ -124,7 +124,7 @@ def watched(folder, *, shards=2, config=None, worker=None, alarms=None):
         "shardfleet:stream": {"shards": shards},
         "shardfleet:handler": str(HANDLER),
         "shardfleet:function": "steered:handle",
-        "shardfleet:config": {"workers_max": 1, **QUICK, **(config or {})},
+        "shardfleet:config": {"max_workers": 1, **QUICK, **(config or {})},
         "shardfleet:worker": worker or {},
         "shardfleet:monitoring": {"page": PAGER, "alarms": {**SOONER, **(alarms or {})}},
     }

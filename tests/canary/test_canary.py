@@ -112,7 +112,7 @@ def handler(monkeypatch):
 
 
 def a_world(**config):
-    world = World(max_attempts=2, retry_first_ms=100, retry_most_ms=200, **config)
+    world = World(max_attempts=2, retry_first_ms=100, max_retry_ms=200, **config)
     world.out = io.StringIO()
     world.events = EmfEventSink(
         "fleet", clock=world.clock, telling=Telling(level=Level.DEBUG), stream=world.out

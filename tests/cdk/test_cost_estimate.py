@@ -106,7 +106,7 @@ def test_a_spark_job_is_estimated_with_its_driver_alone_and_whole(
         "Archive",
         source=kinesis.Stream(stack, "Orders"),
         work=cdk.PipelineWork(transform="archive"),
-        spark=cdk.SparkOptions(executors_most=2, conf=conf),
+        spark=cdk.SparkOptions(max_executors=2, conf=conf),
     )
     notes = [str(entry.data) for entry in pipeline.node.metadata]
     (note,) = [note for note in notes if note.startswith("expected cost")]

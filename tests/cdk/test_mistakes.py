@@ -39,8 +39,8 @@ def refusal(make, /, **options):
     ("config", "message"),
     [
         (
-            {"batch_record_most": 5},
-            "batch_record_most: no such option; did you mean batch_records_",
+            {"max_batch_record": 5},
+            "max_batch_record: no such option; did you mean max_batch_records?",
         ),
         ({"colour": "red"}, "colour: no such option"),
         ({"stream_arn": ARN}, "stream_arn: set by `stream`, not by `config`"),
@@ -155,7 +155,7 @@ def test_two_fleets_of_a_stack_cannot_have_one_name(named, paths, options):
     [
         ({"memory_mb": 64}, "worker memory_mb: 64 found, 128 to 10240 allowed"),
         ({"timeout_s": 901}, "worker timeout_s: 901 found, 30 to 900 allowed"),
-        ({"loops_most": 1201}, "worker loops_most: 1201 found, 1 to 1200 allowed"),
+        ({"max_loops": 1201}, "worker max_loops: 1201 found, 1 to 1200 allowed"),
         ({"environment": {"SHARDFLEET_FLEET": "x"}}, "SHARDFLEET_FLEET: names beginning"),
         ({"environment": {"A": "x"}}, "worker environment 'A': a letter, then letters"),
         ({"security_groups": ["sg"]}, "only together with `vpc`"),
@@ -242,13 +242,13 @@ def test_a_handler_may_live_in_a_package(cdk, tmp_path):
 
 
 def test_a_manager_without_the_time_to_wake_shards_in_time_is_refused(a_fleet, cdk):
-    config = {"sleep": True, "wake_most_ms": 10_000}
+    config = {"sleep": True, "max_wake_ms": 10_000}
 
     found = refusal(a_fleet, manager=cdk.ManagerOptions(timeout_s=68), config=config)
-    assert "wake_most_ms: 10000 found, which keeps the manager busy for 60000 ms" in found
+    assert "max_wake_ms: 10000 found, which keeps the manager busy for 60000 ms" in found
     assert "at most 58000 allowed: its time-out (68 s) less 10000" in found
 
-    assert a_fleet(config=config).config.wake_most_ms == 10_000
+    assert a_fleet(config=config).config.max_wake_ms == 10_000
 
 
 def test_a_shard_that_could_never_be_idle_for_long_enough_is_refused(a_fleet, cdk):
@@ -257,7 +257,7 @@ def test_a_shard_that_could_never_be_idle_for_long_enough_is_refused(a_fleet, cd
     found = refusal(a_fleet, worker=cdk.WorkerOptions(timeout_s=300), config=config)
     assert "sleep_after_ms: 300000 found, at most 142500 allowed: half of a turn" in found
     found = refusal(a_fleet, config={**config, "sleep_after_ms": 420_001})
-    assert "sleep_after_ms: 420001 found, at most half of turn_most_ms (420000) allowed" in found
+    assert "sleep_after_ms: 420001 found, at most half of max_turn_ms (420000) allowed" in found
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_shard_that_could_never_be_idle_for_long_enough_is_refused(a_fleet, cd
         ({}, None),
         ({"sleep": True}, ("waits up to 60 s", "stays 5 s of each minute", "about $0.88 a month")),
         (
-            {"sleep": True, "wake_most_ms": 10_000},
+            {"sleep": True, "max_wake_ms": 10_000},
             (
                 "waits up to 10 s",
                 "stays 55 s of each minute",
@@ -274,7 +274,7 @@ def test_a_shard_that_could_never_be_idle_for_long_enough_is_refused(a_fleet, cd
             ),
         ),
         (
-            {"sleep": True, "wake_most_ms": 65_000},
+            {"sleep": True, "max_wake_ms": 65_000},
             ("looks once a minute", "about $0.15 a month of Lambda alone"),
         ),
     ],
@@ -338,7 +338,7 @@ def notes_of(fleet):
     ],
 )
 def test_a_fleet_beyond_an_accounts_concurrency_is_told(a_fleet, workers, kind, words):
-    told = notes_of(a_fleet(config={"workers_max": workers}))
+    told = notes_of(a_fleet(config={"max_workers": workers}))
 
     assert told.keys() == ({kind} if kind else set())
     assert all(words in each for each in told.values())

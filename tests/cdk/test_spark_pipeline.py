@@ -384,8 +384,8 @@ def test_contradicting_options_are_refused(tmp_path):
             ConfigurationError, match=f"bad_records '{folder}': a folder of its own"
         ):
             PipelineWork(transform="archive", schema="a int", bad_records=folder)
-    with pytest.raises(ConfigurationError, match=r"release_label.*schedule.*cpu_most.*stop_seco"):
-        SparkOptions(release_label="8.0", schedule="hourly", cpu_most=0, stop_seconds=14)
+    with pytest.raises(ConfigurationError, match=r"release_label.*schedule.*max_cpu.*stop_seco"):
+        SparkOptions(release_label="8.0", schedule="hourly", max_cpu=0, stop_seconds=14)
     with pytest.raises(ConfigurationError, match="no module sums"):
         TransformCode(folder=tmp_path, function="sums:transform")
 

@@ -27,11 +27,11 @@ def defined():
     return worker_definition
 
 
-def a_definition(*, loops_most=1000):
+def a_definition(*, max_loops=1000):
     from shardfleet_cdk.worker_definition import worker_definition  # noqa: PLC0415 - starts Node
 
     return worker_definition(
-        function_arn="arn:alias", function_timeout_s=900, loops_most=loops_most, partition="aws"
+        function_arn="arn:alias", function_timeout_s=900, max_loops=max_loops, partition="aws"
     )
 
 
@@ -195,7 +195,7 @@ def test_a_time_out_of_the_task_is_a_crash():
 def test_the_execution_continues_as_new_after_its_loops():
     script = Script("CONTINUE", "CONTINUE", "CONTINUE")
 
-    machine = script.run(loops_most=3)
+    machine = script.run(max_loops=3)
 
     assert machine.visited[-2:] == ["ContinueAsNew", "Done"]
     assert len(script.starts) == 1
@@ -204,7 +204,7 @@ def test_the_execution_continues_as_new_after_its_loops():
 def test_the_successor_has_the_name_and_input_that_the_manager_expects():
     script = Script("CONTINUE")
 
-    script.run(loops_most=1)
+    script.run(max_loops=1)
 
     successor = SlotInput(slot_id="s0003", name="clicks-s0003-7", start_epoch=7, generation=3)
     start = script.starts[0]
@@ -216,7 +216,7 @@ def test_the_successor_has_the_name_and_input_that_the_manager_expects():
 def test_crashes_count_as_loops():
     script = Script(CRASH, "FAILED", CRASH)
 
-    script.run(loops_most=3)
+    script.run(max_loops=3)
 
     assert len(script.starts) == 1
 
@@ -224,7 +224,7 @@ def test_crashes_count_as_loops():
 def test_a_successor_that_somebody_else_started_is_as_good(defined):
     script = Script("CONTINUE", started=[TaskFailed(defined.ALREADY_EXISTS)])
 
-    machine = script.run(loops_most=1)
+    machine = script.run(max_loops=1)
 
     assert (len(script.starts), machine.visited[-1]) == (1, "Done")
 
@@ -233,7 +233,7 @@ def test_starting_the_successor_is_retried():
     throttled = TaskFailed("StepFunctions.ThrottlingException")
     script = Script("CONTINUE", started=[throttled, throttled])
 
-    script.run(loops_most=1)
+    script.run(max_loops=1)
 
     assert len(script.starts) == 3
 
@@ -241,7 +241,7 @@ def test_starting_the_successor_is_retried():
 def test_ending_in_good_order_starts_no_successor():
     script = Script("CONTINUE", "IDLE")
 
-    script.run(loops_most=2)
+    script.run(max_loops=2)
 
     assert script.starts == []
 

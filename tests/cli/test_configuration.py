@@ -21,7 +21,7 @@ def test_every_setting_has_a_row_with_default_range_and_meaning():
 
     assert [row[0] for row in rows] == [f"| `{each.name}`" for each in fields(FleetConfig)]
     assert ["| `failover_ms`", "`10000`", "1000 or more"] in [row[:3] for row in rows]
-    assert ["| `workers_max`", "`16`", "1 to 1000"] in [row[:3] for row in rows]
+    assert ["| `max_workers`", "`16`", "1 to 1000"] in [row[:3] for row in rows]
     assert ["| `misrouted`", "`deliver`", "`deliver`, `in-range`, `kpl`"] in [
         row[:3] for row in rows
     ]

@@ -34,9 +34,9 @@ def records_of(count):
     ]
 
 
-def machine(most=3, *, policy="sqs", crashes_most=3, retry="retry"):
+def machine(most=3, *, policy="sqs", max_crashes=3, retry="retry"):
     return Attempts(
-        POLICIES[policy], attempts_most=most, crashes_most=crashes_most, retry=RETRIES[retry]
+        POLICIES[policy], attempts_most=most, max_crashes=max_crashes, retry=RETRIES[retry]
     )
 
 
@@ -264,7 +264,7 @@ def test_records_that_are_no_longer_there_take_what_they_did_with_them():
 class Lives:
     """Processes that die over records, and what they leave behind."""
 
-    crashes_most: int
+    max_crashes: int
     count: int
     together: int
     note: tuple | None = None
@@ -275,7 +275,7 @@ class Lives:
 
     def live(self, *, killers=(), dies_at=None):
         """Run one suspicious turn; return whether it lived to the end."""
-        records, attempts = records_of(self.count), machine(0, crashes_most=self.crashes_most)
+        records, attempts = records_of(self.count), machine(0, max_crashes=self.max_crashes)
         if self.note is not None:
             call, crashes = self.note
             attempts.charge = CrashCharge(
@@ -307,11 +307,11 @@ class Lives:
 SIZES = {"count": st.integers(1, 20), "together": st.integers(1, 8)}
 
 
-@given(**SIZES, killers=st.sets(st.integers(0, 19), max_size=3), crashes_most=st.integers(1, 4))
+@given(**SIZES, killers=st.sets(st.integers(0, 19), max_size=3), max_crashes=st.integers(1, 4))
 def test_a_record_that_kills_is_given_up_exactly_and_its_neighbours_never(
-    count, together, killers, crashes_most
+    count, together, killers, max_crashes
 ):
-    lives = Lives(crashes_most, count, together)
+    lives = Lives(max_crashes, count, together)
     killers = {n for n in killers if n < count}
     while not lives.live(killers=killers):
         assert len(lives.deaths) < 100
@@ -320,26 +320,26 @@ def test_a_record_that_kills_is_given_up_exactly_and_its_neighbours_never(
         deaths = [call for call in lives.deaths if n in call]
         alone = [call for call in deaths if len(call) == 1]
         # Over its batch, and over it alone until it is known and they are too many.
-        assert 1 <= len(alone) <= crashes_most
+        assert 1 <= len(alone) <= max_crashes
 
 
 @given(
     **SIZES,
     kills=st.lists(st.integers(1, 40), max_size=12),
-    crashes_most=st.integers(1, 4),
+    max_crashes=st.integers(1, 4),
 )
 def test_no_record_is_given_up_for_fewer_deaths_than_too_many_with_it_in_the_call(
-    count, together, kills, crashes_most
+    count, together, kills, max_crashes
 ):
     """A process that is killed at random moments was handling something, too."""
-    lives = Lives(crashes_most, count, together)
+    lives = Lives(max_crashes, count, together)
     for kill in kills:
         lives.live(dies_at=lives.calls + kill)
     lives.live()
     assert lives.stored == count
     for n in lives.given_up:
         deaths = [call for call in lives.deaths if n in call]
-        assert len(deaths) >= crashes_most
+        assert len(deaths) >= max_crashes
         assert deaths[-1] == range(n, n + 1)
 
 

@@ -68,8 +68,8 @@ def test_consumptions_add_up_field_by_field():
         (1, {}, 1),
         (8, {}, 1),
         (9, {}, 2),
-        (9, {"workers_min": 4}, 4),
-        (900, {"workers_max": 16}, 16),
+        (9, {"min_workers": 4}, 4),
+        (900, {"max_workers": 16}, 16),
     ],
 )
 def test_so_many_shards_need_so_many_workers(shards, options, workers):
@@ -78,7 +78,7 @@ def test_so_many_shards_need_so_many_workers(shards, options, workers):
 
 def test_the_figures_of_the_page_about_cost_come_out():
     """docs/cost.md, "Beside other ways": per month, by list prices of 2026-11-20."""
-    config = a_config(leases_per_worker=8, workers_max=1_000)
+    config = a_config(leases_per_worker=8, max_workers=1_000)
     of_manager = estimate(0, config).by_item["lambda"]
     assert of_manager == pytest.approx(8.5, abs=0.3)
     eight = estimate(8, config, worker_mb=512).by_item["lambda"] - of_manager
@@ -110,7 +110,7 @@ def test_the_page_about_cost_says_what_the_estimate_is_made_of():
 
 def test_each_unit_of_the_estimate_is_counted_by_its_rule():
     """730 hours of three shards and two workers, in units: every price but one is nothing."""
-    config = a_config(failover_ms=30_000, checkpoint_ms=5_000, turn_most_ms=300_000)
+    config = a_config(failover_ms=30_000, checkpoint_ms=5_000, max_turn_ms=300_000)
     setup = Setup(shards=3, workers=2, worker_mb=1_024, manager_mb=256)
     none = changed_prices({each.name: 0 for each in fields(Prices)[2:]})
 
@@ -188,7 +188,7 @@ def test_the_estimate_is_what_a_fleet_on_the_embedded_aws_used():
     worker = Consumption(
         mb_ms=184_627_712, requests=6, read_tenths=3_160, write_tenths=13_090, log_bytes=20_618
     )
-    config = a_config(turn_most_ms=60_000, leases_per_worker=4)
+    config = a_config(max_turn_ms=60_000, leases_per_worker=4)
     expected = per_month(config, Setup(shards=4)).by_item
     seconds_a_month = 730 * 3_600
     used = price_of(manager + worker, metric_days=0).by_item

@@ -27,7 +27,7 @@ from tests.domain.builders import a_failing_slot, a_failure, a_lease
 
 NOW_MS = 10_000_000
 CONFIG = FleetConfig(
-    fleet="clicks", stream_arn="arn", lease_table="leases", state_table="state", workers_max=2
+    fleet="clicks", stream_arn="arn", lease_table="leases", state_table="state", max_workers=2
 )
 LEASES = TableFacts(
     name="leases",
@@ -157,7 +157,7 @@ def test_java_workers_rows_beside_the_leases_are_no_finding():
         (
             {"worker": FunctionFacts(name="worker", timeout_ms=900_000, concurrency=1)},
             "worker-concurrency",
-            "workers_max is 2",
+            "max_workers is 2",
         ),
         (
             {"worker": FunctionFacts(name="worker", timeout_ms=30_000, concurrency=None)},
@@ -210,7 +210,7 @@ def test_what_log_errors_would_add_is_said_until_it_is_set():
     assert "log_errors" not in finding.remedy
 
 
-MOST = CONFIG.workers_max * CONFIG.leases_per_worker
+MOST = CONFIG.max_workers * CONFIG.leases_per_worker
 NEEDED_MS = CONFIG.handler_timeout_ms + CONFIG.turn_margin_ms
 
 
@@ -274,7 +274,7 @@ def test_an_account_without_room_for_workers_and_manager_is_told_with_what_to_do
     unreserved, needed
 ):
     (finding,) = diagnose(replace(HEALTHY, unreserved_concurrency=unreserved))
-    assert f"may need {needed} (workers_max 2" in finding.found
+    assert f"may need {needed} (max_workers 2" in finding.found
     assert "L-B99A9384" in finding.remedy
 
 

@@ -259,7 +259,7 @@ def test_the_fleet_tells_its_size_its_workers_and_its_regime():
     )
     assert found.why == "What waits: every worker has as many shards as it may have."
     assert [event.text for event in found.story] == [
-        "The fleet was sized: the fleet needs 2 workers: at least 2 (workers_min).",
+        "The fleet was sized: the fleet needs 2 workers: at least 2 (min_workers).",
         "f-s2 was started.",
         "The fleet goes on otherwise: thrifty, there is no budget.",
     ]

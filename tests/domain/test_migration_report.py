@@ -54,7 +54,7 @@ def test_a_table_in_order_is_told_and_nothing_stops():
             "1 lease is not this fleet's: 1:orders:7:shard (of another, stream 1:orders:7)",
         ),
         ({"refusal": "AccessDenied"}, "leases cannot be written: AccessDenied"),
-        ({"config": replace(CONFIG, workers_max=1, leases_per_worker=3)}, "raise one of the two"),
+        ({"config": replace(CONFIG, max_workers=1, leases_per_worker=3)}, "raise one of the two"),
     ],
 )
 def test_what_could_not_go_well_stops_it(more, words):
@@ -64,7 +64,7 @@ def test_what_could_not_go_well_stops_it(more, words):
 
 
 def test_room_is_asked_for_on_the_way_from_java_alone():
-    full = {"config": replace(CONFIG, workers_max=1, leases_per_worker=3)}
+    full = {"config": replace(CONFIG, max_workers=1, leases_per_worker=3)}
 
     assert said("room", *HELD, direction=Direction.TO_JAVA, **full) == []
 

@@ -194,8 +194,8 @@ def slots_to_start(n):
     ]
     limits = SizingLimits(
         leases_per_worker=1,
-        workers_min=1,
-        workers_max=10**6,
+        min_workers=1,
+        max_workers=10**6,
         target=0.7,
         lag_most_ms=1,
         scale_down_ms=1,

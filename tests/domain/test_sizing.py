@@ -15,8 +15,8 @@ CASES = json.loads((SCENARIOS / "sizing.json").read_text("utf-8"))["cases"]
 NOW = 10_000_000
 LIMITS = SizingLimits(
     leases_per_worker=8,
-    workers_min=1,
-    workers_max=16,
+    min_workers=1,
+    max_workers=16,
     target=0.7,
     lag_most_ms=60_000,
     scale_down_ms=180_000,
@@ -88,9 +88,9 @@ def test_any_fleet_is_sized_within_its_limits_and_one_less_at_a_time(needs, leas
     if leases == 0:
         assert found.wanted == 0
         return
-    assert LIMITS.workers_min <= found.wanted <= LIMITS.workers_max
-    assert found.wanted >= min(LIMITS.workers_max, -(-leases // LIMITS.leases_per_worker))
-    assert found.wanted >= min(len(needs) - 1, LIMITS.workers_max)
+    assert LIMITS.min_workers <= found.wanted <= LIMITS.max_workers
+    assert found.wanted >= min(LIMITS.max_workers, -(-leases // LIMITS.leases_per_worker))
+    assert found.wanted >= min(len(needs) - 1, LIMITS.max_workers)
     assert 0 <= found.pace.surplus_ms <= NOW
     # At the same instant nothing more leaves, whatever is asked again.
     again = plan_size(needs, unfinished=leases, pace=found.pace, limits=LIMITS, now_ms=NOW)
@@ -125,7 +125,7 @@ def test_a_steady_load_comes_to_one_number_and_stays_there():
             history = play(evenly(lambda _, w=work: w), leases=40, minutes=60, slots=slots)
             assert len(set(history[40:])) == 1, (work, slots, history)
             used = work / history[-1]
-            assert used <= LIMITS.target + 0.001 or history[-1] == LIMITS.workers_max
+            assert used <= LIMITS.target + 0.001 or history[-1] == LIMITS.max_workers
 
 
 def test_a_peak_is_answered_at_once_and_left_slowly():

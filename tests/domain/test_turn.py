@@ -109,7 +109,7 @@ def test_what_waits_for_a_sleeping_parent_keeps_no_manager_awake():
 def test_a_slot_that_is_to_leave_gives_its_leases_to_the_others_in_the_same_turn():
     second = replace(RUNNING, slot_id="s0002", worker_id="f-s0002")
     plan = plan_turn(
-        a_config(workers_max=1),
+        a_config(max_workers=1),
         a_snapshot(f"{LEFT} at 5 by f-s0001", f"{RIGHT} at 5 by f-s0002", slots=[RUNNING, second]),
     )
     tasks = {each.slot_id: each.task for each in plan.slots.decisions}
@@ -168,6 +168,6 @@ def test_what_waits_for_another_parent_of_its_merge_leaves_its_place_to_who_brin
         a_shard("4 0-75 open from 0+2 start 20"),
     ]
     snapshot = a_snapshot("0 at 5 by f-s0001", "1 at 5", shards=merge)
-    plan = plan_turn(a_config(leases_per_worker=1, workers_max=1), snapshot)
+    plan = plan_turn(a_config(leases_per_worker=1, max_workers=1), snapshot)
     assert (plan.sync.create, plan.slots.wanted) == ((), 1)
     assert given(plan) == {"1": AssignmentKind.UNOWNED}

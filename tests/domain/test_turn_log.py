@@ -180,6 +180,6 @@ def test_in_a_story_of_several_each_sentence_names_its_shard():
     started = Entry(
         what=Happening.SLOT_STARTED, subject="s1", worker_id="f-s1", reason=LeastSlots(2)
     )
-    assert about(started) == "f-s1 was started: at least 2 (workers_min)."
+    assert about(started) == "f-s1 was started: at least 2 (min_workers)."
     sized = Entry(what=Happening.SIZED, subject=FLEET, reason=LeastSlots(3))
-    assert about(sized) == "The fleet was sized: at least 3 (workers_min)."
+    assert about(sized) == "The fleet was sized: at least 3 (min_workers)."

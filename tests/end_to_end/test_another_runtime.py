@@ -74,7 +74,7 @@ def shop(request, tmp_path_factory):
         tmp_path_factory.mktemp("orders"),
         environment={},
         context={"shardfleet:handler_function": "orders"},
-        config={"max_attempts": 2, "on_exhausted": "s3", "workers_max": 1},
+        config={"max_attempts": 2, "on_exhausted": "s3", "max_workers": 1},
     ) as fleet:
         yield fleet, request.param
 

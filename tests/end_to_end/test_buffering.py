@@ -23,10 +23,10 @@ def buffering(tmp_path_factory):
         environment={"BUFFER_BUCKET": BUCKET},
         config={
             "checkpoint": "manual",
-            "open_records_most": IN_A_FILE,
-            "open_age_ms": 5_000,
+            "max_open_records": IN_A_FILE,
+            "max_open_age_ms": 5_000,
             "max_attempts": 0,
-            "workers_max": 1,
+            "max_workers": 1,
         },
         enforce_iam=False,
     ) as fleet:

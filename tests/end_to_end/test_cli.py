@@ -32,7 +32,7 @@ def shop(tmp_path_factory):
         handler="powertools",
         function="orders:handler",
         environment=environment,
-        config={"max_attempts": 2, "workers_max": 1, "retry_most_ms": 300, "log_errors": True},
+        config={"max_attempts": 2, "max_workers": 1, "max_retry_ms": 300, "log_errors": True},
         shards=2,
         behaviour=UNKIND,
     ) as fleet:

@@ -31,7 +31,7 @@ CONFIG = {
     "failover_ms": 3_000,
     "cycle_ms": 1_000,
     "handler_timeout_ms": 5_000,
-    "turn_most_ms": 12_000,
+    "max_turn_ms": 12_000,
 }
 HANDLER = """
 import json, os

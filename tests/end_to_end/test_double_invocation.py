@@ -30,7 +30,7 @@ def clicks(tmp_path_factory):
         handler="ledger",
         function="ledger:handler",
         environment={"LEDGER": str(folder / "ledger.jsonl")},
-        config={"workers_max": 1, "leases_per_worker": 8},
+        config={"max_workers": 1, "leases_per_worker": 8},
         shards=2,
     ) as fleet:
         yield fleet

@@ -54,7 +54,7 @@ def counting(tmp_path_factory):
         handler=EXAMPLES / "word_count",
         function="handler:handle",
         environment={"COUNTS_TABLE": "counts"},
-        config={"tumbling_window_ms": 5_000, "workers_max": 1},
+        config={"tumbling_window_ms": 5_000, "max_workers": 1},
         enforce_iam=False,
     ) as fleet:
         create_table(fleet, "counts", window="N", shard="S")
@@ -88,7 +88,7 @@ def charging(tmp_path_factory):
         handler=EXAMPLES / "powertools_idempotency",
         function="handler:handler",
         environment={"CHARGED_TABLE": "charged"},
-        config={"max_attempts": 3, "on_exhausted": "skip", "workers_max": 1},
+        config={"max_attempts": 3, "on_exhausted": "skip", "max_workers": 1},
         enforce_iam=False,
     ) as fleet:
         create_table(fleet, "charged", id="S")
@@ -154,7 +154,7 @@ def posting(tmp_path_factory, sink):
             "parallelism": AT_ONCE,
             "handler_records_per_second": PER_SECOND,
             "max_attempts": 0,
-            "workers_max": 1,
+            "max_workers": 1,
         },
         enforce_iam=False,
     ) as fleet:

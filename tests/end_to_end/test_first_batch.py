@@ -14,7 +14,7 @@ def test_a_deployed_workers_first_batch_comes_without_the_sdk(tmp_path):
         handler="loaded",
         function="loaded:handle",
         environment={"LOADED": str(file)},
-        config={"workers_max": 1},
+        config={"max_workers": 1},
     ) as fleet:
         fleet.client("kinesis").put_record(
             StreamName=fleet.outputs["StreamName"], PartitionKey="k", Data=b"first"

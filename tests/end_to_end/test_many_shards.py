@@ -24,7 +24,7 @@ PUT_AT_ONCE = 500
 # Two workers hold them all; what repeats itself per lease is rare, so that two cores are enough.
 CONFIG = {
     "leases_per_worker": 600,
-    "workers_max": 2,
+    "max_workers": 2,
     "assignment": "count",
     "failover_ms": 60_000,
     "idle_read_ms": 60_000,

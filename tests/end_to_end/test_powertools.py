@@ -26,7 +26,7 @@ def shop(tmp_path_factory):
         handler="powertools",
         function="orders:handler",
         environment=environment,
-        config={"max_attempts": 0, "workers_max": 1},
+        config={"max_attempts": 0, "max_workers": 1},
     ) as fleet:
         yield fleet
 

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.processes
 KILLS = 20
 PAUSE_S = (0.3, 2.0)
 # Short turns, so that kills also meet turns that end, and executions that continue as new.
-TURNS = {"turn_most_ms": 15_000, "handler_timeout_ms": 5_000}
-EXECUTIONS = {"timeout_s": 60, "loops_most": 6}
+TURNS = {"max_turn_ms": 15_000, "handler_timeout_ms": 5_000}
+EXECUTIONS = {"timeout_s": 60, "max_loops": 6}
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def shop(request, tmp_path_factory):
         handler="powertools",
         function="orders:handler",
         environment=environment,
-        config={"max_attempts": 1, "workers_max": 1, "on_exhausted": request.param},
+        config={"max_attempts": 1, "max_workers": 1, "on_exhausted": request.param},
     ) as fleet:
         kinesis = fleet.client("kinesis")
         numbers = [

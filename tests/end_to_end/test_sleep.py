@@ -8,7 +8,7 @@ from tests.end_to_end.cloud import UNKIND, deployed, json_lines, wait_until
 
 pytestmark = pytest.mark.processes
 
-CONFIG = {"sleep": True, "sleep_after_ms": 2_000, "wake_most_ms": 10_000, "idle_end_ms": 10_000}
+CONFIG = {"sleep": True, "sleep_after_ms": 2_000, "max_wake_ms": 10_000, "idle_end_ms": 10_000}
 
 
 @pytest.fixture(scope="module")

@@ -113,10 +113,10 @@ def deployment(tmp_path_factory):
         environment={"FAULT_FILE": str(folder / "fault")},
         config={
             "handler_timeout_ms": 2_000,
-            "turn_most_ms": 5_000,
+            "max_turn_ms": 5_000,
             "max_attempts": 2,
-            "retry_most_ms": 300,
-            "workers_max": 1,
+            "max_retry_ms": 300,
+            "max_workers": 1,
         },
     ) as fleet:
         yield fleet, folder / "fault"

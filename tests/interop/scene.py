@@ -70,7 +70,7 @@ class Scene:
                 "assignment": "balanced" if self.version.hands_over else "greedy",
             }
             # As the KCL 2 elects its leader, of two owners it is the one who comes first.
-            | ({"workers_max": 1} if self.version.before else {}),
+            | ({"max_workers": 1} if self.version.before else {}),
             "shardfleet:monitoring": False,
         }
         self._template = synthesized(self._folder / "cdk.out", FleetPlan(context=context))

@@ -87,7 +87,7 @@ class Fleet:
             cycle_ms=300,
             manager_run_ms=60_000,
             turn_margin_ms=1_000,
-            turn_most_ms=DEADLINE_S * 1_000,
+            max_turn_ms=DEADLINE_S * 1_000,
             handler_timeout_ms=1_000,
             idle_end_ms=500,
             leases_per_worker=2,
@@ -328,13 +328,13 @@ def test_a_worker_of_a_start_that_is_over_is_drained_and_touches_nothing(fleet):
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("turn_most_ms", "seconds"), [(1_500, 60), (120_000, 6)], ids=["turn's", "invocation's"]
+    ("max_turn_ms", "seconds"), [(1_500, 60), (120_000, 6)], ids=["turn's", "invocation's"]
 )
 def test_a_worker_claims_its_slot_and_goes_on_when_the_turns_or_invocations_time_is_over(
-    fleet, monkeypatch, turn_most_ms, seconds
+    fleet, monkeypatch, max_turn_ms, seconds
 ):
     manager_handler({}, Context(6))
-    use(replace(fleet.config, turn_most_ms=turn_most_ms, idle_end_ms=30_000), monkeypatch)
+    use(replace(fleet.config, max_turn_ms=max_turn_ms, idle_end_ms=30_000), monkeypatch)
     context = Context(seconds)
     assert worker_handler(fleet.payload(), context) == {"version": 1, "outcome": "CONTINUE"}
     assert context.get_remaining_time_in_millis() > 0

@@ -35,8 +35,8 @@ class DrawnFleet(Fleet):
         self._draw = draw = random.Random(seed)
         super().__init__(
             leases_per_worker=draw.choice((1, 2, 4)),
-            workers_min=draw.choice((0, 1, 3)),
-            workers_max=draw.choice((3, 8)),
+            min_workers=draw.choice((0, 1, 3)),
+            max_workers=draw.choice((3, 8)),
             assignment=draw.choice(strategies),
             leases_to_acquire=draw.choice((1, 10)),
             graceful_handover=draw.random() < 0.7,

@@ -115,9 +115,9 @@ def run(seed, handler, **options):
         config = replace(
             shape.config,
             checkpoint="manual",
-            open_records_most=chance.choice((3, 10, 50)),
-            open_age_ms=chance.choice((2_000, 10_000, 60_000)),
-            turn_most_ms=70_000,
+            max_open_records=chance.choice((3, 10, 50)),
+            max_open_age_ms=chance.choice((2_000, 10_000, 60_000)),
+            max_turn_ms=70_000,
         )
         # A shard is forgotten once all of it was handed over; what is open then would be a loss.
         return replace(shape, config=config, forget_most_s=1e6)

@@ -121,7 +121,7 @@ def test_a_spark_that_runs_many_batches_is_started_once():
 
 def test_runs_have_a_bound():
     with pytest.raises(NotDrained, match="after 2 runs there is more"):
-        drained("4.0.2", *[Run((n, n + 1, 1)) for n in range(3)], runs_most=2)
+        drained("4.0.2", *[Run((n, n + 1, 1)) for n in range(3)], max_runs=2)
 
 
 @pytest.mark.parametrize("limits", [{"records_per_shard": 5}, {"records": 1}])

@@ -43,7 +43,7 @@ def fleet(tmp_path, spark_account):
         handler="ledger",
         function="ledger:handler",
         environment={"LEDGER": str(tmp_path / "ledger.jsonl")},
-        config={"workers_max": 1, "turn_most_ms": 15_000, "handler_timeout_ms": 5_000},
+        config={"max_workers": 1, "max_turn_ms": 15_000, "handler_timeout_ms": 5_000},
         shards=2,
         enforce_iam=False,  # Spark is here the account's own user.
     ) as found:

@@ -57,7 +57,7 @@ READING = {
     "recordsPerRead": "21",
     "concurrency": "22",
     "retryFirst": "23ms",
-    "retryMost": "24ms",
+    "maxRetryPause": "24ms",
     "retryAttempts": "25",
     "failOnDataLoss": "false",
 }
@@ -183,7 +183,7 @@ def test_the_options_of_reading_are_the_readers_policy():
         records_per_read=21,
         concurrency=22,
         retry_first_ms=23,
-        retry_most_ms=24,
+        max_retry_pause_ms=24,
         retry_attempts=25,
         fail_on_data_loss=False,
     )

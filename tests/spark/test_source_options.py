@@ -53,7 +53,7 @@ CASES = {
     "probesPerSecond": ("5", 5, ["0"]),
     "discoveryInterval": ("1m", 60_000, ["10"]),
     "retryFirst": ("50ms", 50, ["0"]),
-    "retryMost": ("10s", 10_000, ["0"]),
+    "maxRetryPause": ("10s", 10_000, ["0"]),
     "retryAttempts": ("3", 3, ["-1"]),
     "recordsPerRead": ("100", 100, ["0", "10001"]),
     "streamCalls": ("boto3", "boto3", ["curl"]),

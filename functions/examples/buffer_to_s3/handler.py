@@ -1,7 +1,7 @@
 """
 Buffers a shard's records to S3: a file per 64 MB or 5 minutes, the positions in its name.
 
-For ``checkpoint`` ``manual``, whose ``open_bytes_most`` and ``open_age_ms`` are size and time.
+For ``checkpoint`` ``manual``, whose ``max_open_bytes`` and ``max_open_age_ms`` are size and time.
 """
 
 from collections.abc import Sequence

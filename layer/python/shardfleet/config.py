@@ -169,8 +169,8 @@ class FleetConfig:
     )
     leases_per_worker: int = _number(8, "most leases one worker slot holds", low=1, high=1_000)
     leases_to_acquire: int = _number(4, "greedy: most leases acquired per turn", low=1)
-    workers_min: int = _number(1, "slots kept even when few leases need them")
-    workers_max: int = _number(16, "most slots at once", low=1, high=1_000)
+    min_workers: int = _number(1, "slots kept even when few leases need them")
+    max_workers: int = _number(16, "most slots at once", low=1, high=1_000)
     target_percent: int = _number(
         70, "utilisation (handler, CPU) of a slot that their number aims at", low=10, high=100
     )
@@ -194,7 +194,7 @@ class FleetConfig:
         "with sleep: a shard at whose tip nothing came for so long falls asleep",
         low=1_000,
     )
-    wake_most_ms: int = _number(
+    max_wake_ms: int = _number(
         60_000,
         "with sleep: how long the first record may wait; the manager runs 5 s of each minute for "
         "60000, nearly all of it for 10000 (its price is told at synth), and looks once a minute "
@@ -218,7 +218,7 @@ class FleetConfig:
         2 * 1024 * 1024, "read pace per shard, bytes/s (quota 2 MiB/s)", low=1024
     )
     retry_first_ms: int = _number(200, "first back-off after a throttle or failure", low=1)
-    retry_most_ms: int = _number(5_000, "longest back-off", low=1)
+    max_retry_ms: int = _number(5_000, "longest back-off", low=1)
     misrouted: str = _choice(
         "deliver",
         "sub-records of an aggregate that belong to another shard: deliver, in-range (they alone "
@@ -228,10 +228,10 @@ class FleetConfig:
         "in-range",
         "kpl",
     )
-    aggregate_records_most: int = _number(
+    max_aggregate_records: int = _number(
         100_000, "sub-records one aggregate may hold; more is delivered raw", low=1
     )
-    aggregate_bytes_most: int = _number(
+    max_aggregate_bytes: int = _number(
         64 * 1024 * 1024, "bytes of an aggregate expanded, with keys; more: delivered raw", low=1
     )
 
@@ -241,8 +241,8 @@ class FleetConfig:
         "which records reach the handler: a JSON list of patterns as the event source mapping's, "
         "one of which a record must match; the others are done, and counted (records_filtered)",
     )
-    batch_records_most: int = _number(1_000, "records per handler call", low=1, high=100_000)
-    batch_bytes_most: int = _number(
+    max_batch_records: int = _number(1_000, "records per handler call", low=1, high=100_000)
+    max_batch_bytes: int = _number(
         4 * 1024 * 1024, "payload bytes per handler call (one larger record goes alone)", low=1
     )
     batch_window_ms: int = _number(
@@ -279,7 +279,7 @@ class FleetConfig:
     handler_records_per_second: int = _number(
         0,
         "records that each worker process hands to its handler in a second, and most in a call; 0: "
-        "as fast as it goes; a fleet hands over up to workers_max times as many",
+        "as fast as it goes; a fleet hands over up to max_workers times as many",
     )
     on_failure: str = field(
         default="retry",
@@ -312,7 +312,7 @@ class FleetConfig:
         "", "S3 bucket for on_exhausted s3 and sns, and for what SQS cannot hold"
     )
     failed_topic_arn: str = _text("", "SNS topic for on_exhausted sns")
-    crashes_most: int = _number(
+    max_crashes: int = _number(
         3, "process deaths charged to one shard before max_attempts' policy applies", low=1
     )
     checkpoint: str = _choice(
@@ -322,20 +322,20 @@ class FleetConfig:
         "auto",
         "manual",
     )
-    open_records_most: int = _number(
+    max_open_records: int = _number(
         100_000,
         "with checkpoint manual, or parallelism: records of a shard that wait for their "
         "checkpoint; with so many, calls bring no more of them",
         low=1,
         high=1_000_000,
     )
-    open_bytes_most: int = _number(
+    max_open_bytes: int = _number(
         64 * 1024 * 1024,
         "with checkpoint manual, or parallelism: the same for their payload bytes; with "
         "parallelism never more than an answer of GetRecords has, 10 MiB",
         low=1,
     )
-    open_age_ms: int = _number(
+    max_open_age_ms: int = _number(
         300_000, "with checkpoint manual: the same once one has waited for so long", low=100
     )
     checkpoint_ms: int = _number(
@@ -346,7 +346,7 @@ class FleetConfig:
     turn_margin_ms: int = _number(
         15_000, "time kept back at the end of an invocation for stopping in good order", low=500
     )
-    turn_most_ms: int = _number(
+    max_turn_ms: int = _number(
         14 * 60_000, "longest worker turn, even if the invocation could go on", low=1_000
     )
     idle_end_ms: int = _number(
@@ -430,15 +430,15 @@ class FleetConfig:
                 f"({self.lag_objective_ms}) allowed: records wait that long"
             )
         problems += self._window_problems()
-        if self.workers_min > self.workers_max:
+        if self.min_workers > self.max_workers:
             problems.append(
-                f"workers_min: {self.workers_min} found, at most workers_max "
-                f"({self.workers_max}) allowed"
+                f"min_workers: {self.min_workers} found, at most max_workers "
+                f"({self.max_workers}) allowed"
             )
-        if self.sleep and self.sleep_after_ms > self.turn_most_ms // 2:
+        if self.sleep and self.sleep_after_ms > self.max_turn_ms // 2:
             problems.append(
-                f"sleep_after_ms: {self.sleep_after_ms} found, at most half of turn_most_ms "
-                f"({self.turn_most_ms // 2}) allowed: a shard is idle within one turn"
+                f"sleep_after_ms: {self.sleep_after_ms} found, at most half of max_turn_ms "
+                f"({self.max_turn_ms // 2}) allowed: a shard is idle within one turn"
             )
         try:
             RecordFilter(self.filters)
@@ -492,7 +492,7 @@ class FleetConfig:
     @property
     def probe_ms(self) -> int:
         """Return the time between two looks at a sleeping shard: the rest is for the waking."""
-        return min(MANAGER_EVERY_MS, self.wake_most_ms - WAKING_MS)
+        return min(MANAGER_EVERY_MS, self.max_wake_ms - WAKING_MS)
 
     @property
     def linger_ms(self) -> int:
@@ -500,7 +500,7 @@ class FleetConfig:
         return MANAGER_EVERY_MS - self.probe_ms if self.sleep else 0
 
     @property
-    def manager_most_ms(self) -> int:
+    def max_manager_ms(self) -> int:
         """Return how long a manager's run may last: its turns, its looks, and a waking."""
         looks_ms = self.linger_ms + WAKING_MS if self.sleep else 0
         return max(self.manager_run_ms, looks_ms)
@@ -516,9 +516,9 @@ class FleetConfig:
         return RETRIES[self.on_failure]
 
     @property
-    def call_records_most(self) -> int:
+    def max_call_records(self) -> int:
         """Return how many records a handler call has at most."""
-        return min(self.batch_records_most, self.handler_records_per_second or 2**53)
+        return min(self.max_batch_records, self.handler_records_per_second or 2**53)
 
     @property
     def calls_at_once(self) -> int:
@@ -526,9 +526,9 @@ class FleetConfig:
         return max(self.parallelism, self.handler_threads)
 
     @property
-    def lanes_bytes_most(self) -> int:
+    def max_lanes_bytes(self) -> int:
         """Return how many payload bytes of a shard are open at most, with parallelism."""
-        return min(self.open_bytes_most, LANES_BYTES_MOST)
+        return min(self.max_open_bytes, LANES_BYTES_MOST)
 
     @property
     def renew_ms(self) -> int:

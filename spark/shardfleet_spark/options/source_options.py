@@ -147,7 +147,7 @@ class SourceOptions(AccessOptions):
     retry_first_ms: int = option(
         duration_ms(1), default="100ms", doc="Pause after a first refused or failed call."
     )
-    retry_most_ms: int = option(
+    max_retry_pause_ms: int = option(
         duration_ms(1), default="3s", doc="Longest pause; pauses double, half of each is random."
     )
     retry_attempts: int = option(

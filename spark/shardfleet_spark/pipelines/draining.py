@@ -48,7 +48,7 @@ def drain(
     *,
     version: str,
     clock_ms: Callable[[], int],
-    runs_most: int = RUNS_MOST,
+    max_runs: int = RUNS_MOST,
     goes_on: Callable[[], bool] = lambda: False,
 ) -> list[Mapping[str, Any]]:
     """
@@ -59,7 +59,7 @@ def drain(
             option ``availableNowTarget`` has to be.
         version: of Spark. Where it drains a source in one run, it is started once, with 0.
         clock_ms: tells the moment, epoch milliseconds.
-        runs_most: a bound.
+        max_runs: a bound.
         goes_on: see :func:`run_to_end`.
 
     Returns:
@@ -74,7 +74,7 @@ def drain(
         return run_to_end(lambda: start(0), goes_on=goes_on)
     found: list[Mapping[str, Any]] = []
     target_ms = clock_ms()
-    for runs in range(1, runs_most + 1):
+    for runs in range(1, max_runs + 1):
         reports = run_to_end(lambda: start(target_ms), goes_on=goes_on)
         found += reports
         if not any(_moved(each) for each in reports):
@@ -84,7 +84,7 @@ def drain(
             return found
         LOG.info("run %d: %d rows; there may be more", runs, rows_of(reports))
     raise NotDrained(
-        f"after {runs_most} runs there is more to read: run it again on the same checkpoint, with "
+        f"after {max_runs} runs there is more to read: run it again on the same checkpoint, with "
         "higher limits of a batch (maxRecordsPerBatch, maxBytesPerPartition, maxFetchTime), or on "
         "Spark 4.2 or newer, which reads everything in one run"
     )

@@ -110,7 +110,7 @@ class Discovery:
                 if self._doubt.believes(error, now_ms):
                     raise settled(error) from error
                 # The list that is known serves; children wait a little longer.
-                self._due_ms = self._hurried_ms = now_ms + self._ports.policy.retry_most_ms
+                self._due_ms = self._hurried_ms = now_ms + self._ports.policy.max_retry_pause_ms
         if self.incarnation is None:
             # Nothing is read before it is known which stream this is.
             self.incarnation = await persist(self._ports.stream.incarnation, self._ports)

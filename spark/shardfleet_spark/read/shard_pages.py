@@ -58,7 +58,7 @@ class ReadPolicy:
         records_per_read: ``Limit`` of GetRecords.
         concurrency: shards asked at the same time by one task.
         retry_first_ms: back-off after a first failure.
-        retry_most_ms: longest back-off.
+        max_retry_pause_ms: longest back-off.
         retry_attempts: attempts before a batch fails; 0: without end.
         fail_on_data_loss: whether a loss stops the query.
 
@@ -69,7 +69,7 @@ class ReadPolicy:
     records_per_read: int = 10_000
     concurrency: int = 16
     retry_first_ms: int = 100
-    retry_most_ms: int = 3_000
+    max_retry_pause_ms: int = 3_000
     retry_attempts: int = 0
     fail_on_data_loss: bool = True
 
@@ -89,7 +89,7 @@ class FetchPorts:
         return back_off_ms(
             failures,
             first_ms=self.policy.retry_first_ms,
-            most_ms=self.policy.retry_most_ms,
+            most_ms=self.policy.max_retry_pause_ms,
             jitter=self.entropy.uniform(0.0, 1.0),
         )
 

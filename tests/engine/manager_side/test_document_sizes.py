@@ -39,7 +39,7 @@ def shards():
 
 def test_turns_over_10_000_shards_and_1_000_slots_leave_no_document_near_the_limit():
     async def main():
-        fleet = Fleet(shards(), leases_per_worker=10, workers_max=SLOTS)
+        fleet = Fleet(shards(), leases_per_worker=10, max_workers=SLOTS)
         for _ in range(2):
             report = await fleet.manager.turn()
             assert not too_large(fleet.store)

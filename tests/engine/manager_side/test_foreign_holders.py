@@ -144,7 +144,7 @@ def test_a_strategy_that_steals_has_slots_for_what_it_may_steal_and_none_is_idle
 ):
     async def main():
         fleet = SharedTable(
-            java=16, assignment="greedy", leases_per_worker=leases_per_worker, workers_max=16
+            java=16, assignment="greedy", leases_per_worker=leases_per_worker, max_workers=16
         )
         await fleet.begin()
         await fleet.run(minutes=30)
@@ -237,7 +237,7 @@ def test_a_slot_that_fails_takes_nothing_from_who_works(is_like, stolen):
 
 def test_who_crashes_is_given_what_is_free_only_where_nobody_else_is():
     async def main():
-        fleet = SharedTable(java=0, leases_per_worker=16, workers_min=2)
+        fleet = SharedTable(java=0, leases_per_worker=16, min_workers=2)
         await fleet.begin()
         await fleet.manager.turn()
         await fleet.beat("s0001", "s0002")

@@ -21,7 +21,7 @@ OLD, NEW = "f-s0001", "f-s0002"
 
 async def uneven_fleet(**options):
     """Return a fleet of two slots of which the first holds all four leases."""
-    fleet = Fleet(leases_per_worker=4, workers_min=2, assignment="count", **options)
+    fleet = Fleet(leases_per_worker=4, min_workers=2, assignment="count", **options)
     await running_fleet(fleet)
     for key, lease in fleet.leases.leases.items():
         fleet.leases.leases[key] = replace(lease, lease_owner=OLD)

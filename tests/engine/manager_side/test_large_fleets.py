@@ -29,7 +29,7 @@ class Gauge:
 
 def test_many_slots_are_started_some_at_a_time_and_never_more():
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=40, workers_max=40)
+        fleet = Fleet(leases_per_worker=4, min_workers=40, max_workers=40)
         gauge = fleet.launcher.start = Gauge(fleet.clock, fleet.launcher.start)
         await fleet.manager.turn()
         assert gauge.total == 40

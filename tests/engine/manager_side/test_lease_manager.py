@@ -96,7 +96,7 @@ def test_what_was_assigned_to_a_slot_that_ended_meanwhile_is_released_at_once():
 
 def test_leases_of_an_ended_slot_are_taken_without_waiting_for_the_failover_time():
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        fleet = Fleet(leases_per_worker=4, min_workers=2)
         await running_fleet(fleet)
         assert sorted(fleet.owners().values()) == ["f-s0001"] * 2 + ["f-s0002"] * 2
         found = await fleet.state.slot("s0002")
@@ -131,7 +131,7 @@ def test_a_slot_that_began_to_drain_after_it_was_read_gets_nothing():
 
 def test_a_lost_worker_s_leases_move_after_the_failover_time_and_not_before():
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        fleet = Fleet(leases_per_worker=4, min_workers=2)
         await running_fleet(fleet)
         lost = [k for k, le in fleet.leases.leases.items() if le.lease_owner == "f-s0002"]
         kept = [k for k, le in fleet.leases.leases.items() if le.lease_owner == "f-s0001"]
@@ -152,7 +152,7 @@ def test_a_lost_worker_s_leases_move_after_the_failover_time_and_not_before():
 
 def test_sightings_outlive_the_manager_s_invocation():
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=1)
+        fleet = Fleet(leases_per_worker=4, min_workers=1)
         await running_fleet(fleet)
         await fleet.manager.turn()
         await fleet.clock.sleep_ms(13_000)
@@ -165,7 +165,7 @@ def test_sightings_outlive_the_manager_s_invocation():
 
 def test_a_recovered_worker_is_not_robbed_on_a_stale_scan():
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=1)
+        fleet = Fleet(leases_per_worker=4, min_workers=1)
         await running_fleet(fleet)
         await fleet.manager.turn()
         stale = await fleet.leases.survey()
@@ -340,7 +340,7 @@ def test_a_lease_that_only_waits_for_the_other_parent_of_its_merge_takes_no_plac
             shard(3, 12, 16, parents=(1,)),
             shard(4, 0, 12, parents=(0, 2)),
         ]
-        fleet = Fleet(shards, leases_per_worker=1, workers_max=1, initial_position="TRIM_HORIZON")
+        fleet = Fleet(shards, leases_per_worker=1, max_workers=1, initial_position="TRIM_HORIZON")
         slots = await running_fleet(fleet)
         assert fleet.owners() == {0: "f-s0001", 1: None}
         await fleet.manager.turn()
@@ -353,7 +353,7 @@ def test_a_lease_that_only_waits_for_the_other_parent_of_its_merge_takes_no_plac
 def test_a_slot_that_tells_more_for_a_moment_loses_no_lease_and_one_that_tells_it_again_does():
     async def main():
         shards = [shard(n, 2 * n, 2 * n + 2) for n in range(8)]
-        fleet = Fleet(shards, leases_per_worker=8, workers_min=2, rebalance_turns=1)
+        fleet = Fleet(shards, leases_per_worker=8, min_workers=2, rebalance_turns=1)
         slots = await running_fleet(fleet)
 
         async def turn(**busy):

@@ -82,7 +82,7 @@ async def lost_at(fleet, *, slot_id, after_ms, until):
 
 async def replaced_after(after_ms):
     """Lose one of two workers; return the fleet, and how long until the other has its leases."""
-    fleet = Fleet(leases_per_worker=4, workers_min=2)
+    fleet = Fleet(leases_per_worker=4, min_workers=2)
 
     def replaced(lost):
         return all(fleet.leases.leases[key].lease_owner == "f-s0001" for key in lost)
@@ -121,7 +121,7 @@ def test_looks_between_turns_leave_a_fresh_assignment_its_start_allowance(late_m
     """E5: failover_ms and start_allowance_ms, 10 s and 5 s, from the first look at it (H16)."""
 
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        fleet = Fleet(leases_per_worker=4, min_workers=2)
         await fleet.manager.turn()
         await fleet.beat("s0001", "s0002")
         run = asyncio.create_task(run_manager(fleet.config, fleet.ports(), run_ms=50_000))

@@ -395,7 +395,7 @@ def seconds(times_ms):
 
 
 @pytest.mark.parametrize(
-    ("wake_most_ms", "looks_s"),
+    ("max_wake_ms", "looks_s"),
     [
         (120_000, [0]),
         (65_000, [0]),
@@ -405,28 +405,26 @@ def seconds(times_ms):
         (10_000, [0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55]),
     ],
 )
-def test_an_invocation_stays_for_the_looks_that_the_schedule_is_too_rare_for(wake_most_ms, looks_s):
+def test_an_invocation_stays_for_the_looks_that_the_schedule_is_too_rare_for(max_wake_ms, looks_s):
     async def scenario(fleet):
         await fleet.put_to_sleep(0, 1)
         config = fleet.config
-        turns = await run_manager(config, fleet.ports(), run_ms=config.manager_most_ms)
+        turns = await run_manager(config, fleet.ports(), run_ms=config.max_manager_ms)
         assert turns == 1
         assert seconds(fleet.looks(0)) == seconds(fleet.looks(1)) == looks_s
         assert round(fleet.clock.monotonic_ms() / 1000) == looks_s[-1]
-        period_s = (wake_most_ms - 5_000) / 1000
+        period_s = (max_wake_ms - 5_000) / 1000
         gaps = zip(looks_s, [*looks_s[1:], 60], strict=True)
         assert all(later - at <= min(60, period_s) for at, later in gaps)
 
-    in_fleet(scenario, wake_most_ms=wake_most_ms)
+    in_fleet(scenario, max_wake_ms=max_wake_ms)
 
 
 def test_a_record_between_two_turns_is_found_by_the_next_look_and_answered_by_a_turn_at_once():
     async def scenario(fleet):
         await fleet.put_to_sleep(0, 1)
         config = fleet.config
-        loop = asyncio.create_task(
-            run_manager(config, fleet.ports(), run_ms=config.manager_most_ms)
-        )
+        loop = asyncio.create_task(run_manager(config, fleet.ports(), run_ms=config.max_manager_ms))
         await fleet.clock.sleep_ms(31_000)
         fleet.stream.put(b"1", shard_id=key(1))
         await fleet.clock.sleep_ms(4_100)
@@ -440,16 +438,14 @@ def test_a_record_between_two_turns_is_found_by_the_next_look_and_answered_by_a_
         # Those still asleep are looked at as before.
         assert seconds(fleet.looks(0)) == list(range(0, 56, 5))
 
-    in_fleet(scenario, wake_most_ms=10_000)
+    in_fleet(scenario, max_wake_ms=10_000)
 
 
 def test_a_shard_woken_at_the_end_of_an_invocation_is_assigned_in_it():
     async def scenario(fleet):
         await fleet.put_to_sleep(0, 1)
         config = fleet.config
-        loop = asyncio.create_task(
-            run_manager(config, fleet.ports(), run_ms=config.manager_most_ms)
-        )
+        loop = asyncio.create_task(run_manager(config, fleet.ports(), run_ms=config.max_manager_ms))
         await fleet.clock.sleep_ms(54_000)
         fleet.stream.put(b"1", shard_id=key(1))
         await fleet.clock.sleep_ms(2_000)
@@ -459,7 +455,7 @@ def test_a_shard_woken_at_the_end_of_an_invocation_is_assigned_in_it():
         assert fleet.owners() == {0: None, 1: "f-s0001"}
         assert fleet.clock.monotonic_ms() <= 60_100
 
-    in_fleet(scenario, wake_most_ms=10_000)
+    in_fleet(scenario, max_wake_ms=10_000)
 
 
 def test_while_something_is_awake_those_asleep_are_looked_at_no_more_often():
@@ -469,7 +465,7 @@ def test_while_something_is_awake_those_asleep_are_looked_at_no_more_often():
         fleet.renew(key(1))
         fleet.stream.calls.clear()
         config = fleet.config
-        turns = await run_manager(config, fleet.ports(), run_ms=config.manager_most_ms)
+        turns = await run_manager(config, fleet.ports(), run_ms=config.max_manager_ms)
         assert turns == 3
         assert seconds(fleet.looks(0)) == [0, 5]
         assert fleet.looks(1) == []

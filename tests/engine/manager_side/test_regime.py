@@ -55,7 +55,7 @@ def test_a_fleet_without_a_budget_asks_no_table_about_money():
 def test_a_dear_fleet_rests_between_its_managers_turns_and_says_why():
     async def main():
         # One worker at most: nobody beats while a manager of the kit runs, so it gets a stand-in.
-        limits = {"leases_per_worker": 4, "workers_max": 1, "budget_cents_per_day": 200}
+        limits = {"leases_per_worker": 4, "max_workers": 1, "budget_cents_per_day": 200}
         fleet = Fleet(manager_run_ms=50_000, **limits)
         await running_fleet(fleet)
         assert await a_turn(fleet) > 1
@@ -103,7 +103,7 @@ def test_a_thrifty_manager_stays_while_there_is_something_to_do():
 
 def test_thrift_keeps_no_more_workers_than_the_shards_need():
     async def main():
-        options = {"leases_per_worker": 4, "workers_min": 3, "scale_down_ms": 1_000}
+        options = {"leases_per_worker": 4, "min_workers": 3, "scale_down_ms": 1_000}
         fleet = Fleet(budget_cents_per_day=200, **options)
         await running_fleet(fleet)
         assert fleet.named("ManagerTurnDone")[-1].slots_wanted == 3

@@ -127,7 +127,7 @@ def test_the_leases_of_a_lost_slot_are_given_away_before_it_starts_again():
     """Else its new execution, which knows its worker id, and the next owner race for them."""
 
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        fleet = Fleet(leases_per_worker=4, min_workers=2)
         await running_fleet(fleet)
         lost = [key for key, le in fleet.leases.leases.items() if le.lease_owner == "f-s0001"]
         fleet.launcher.close("f-s0001-1-0")

@@ -56,7 +56,7 @@ def test_a_plan_of_any_size_fits_its_document_and_no_turn_fails_by_it(monkeypatc
     """An item holds 400 KB: what is left out is what tells least."""
 
     async def main():
-        fleet = Fleet(leases_per_worker=1, workers_max=4, assignment="greedy", leases_to_acquire=1)
+        fleet = Fleet(leases_per_worker=1, max_workers=4, assignment="greedy", leases_to_acquire=1)
         await running_fleet(fleet)
         long = "x" * 200
         children = [f"shardId-{n:012d}" for n in range(1_000, 3_000)]
@@ -120,7 +120,7 @@ def test_kept_turns_expire_after_a_week():
 
 def test_what_workers_did_between_two_turns_is_told_by_the_next():
     async def main():
-        fleet = Fleet([shard(0, 0, 16)], workers_min=1)
+        fleet = Fleet([shard(0, 0, 16)], min_workers=1)
         await running_fleet(fleet)
         await fleet.clock.sleep_ms(20_000)
         parent = fleet.leases.leases[NUMBERS[0]]

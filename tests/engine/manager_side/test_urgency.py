@@ -52,7 +52,7 @@ def newer_shards():
 def slow_fleet(seed):
     """Build a fleet on slow tables; return it and its two tables."""
     draw = random.Random(seed)
-    fleet = Fleet(newer_shards(), leases_per_worker=4, workers_min=2)
+    fleet = Fleet(newer_shards(), leases_per_worker=4, min_workers=2)
     leases, store = (Slow(port, fleet.clock, draw) for port in (fleet.leases, fleet.store))
     return fleet, draw, leases, store
 

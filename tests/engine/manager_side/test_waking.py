@@ -70,7 +70,7 @@ def test_a_woken_shard_is_told_with_how_long_it_slept():
 
 def test_a_look_between_two_turns_that_fails_is_told():
     async def main():
-        fleet = SleepingFleet(wake_most_ms=10_000)
+        fleet = SleepingFleet(max_wake_ms=10_000)
         await fleet.put_to_sleep(0, 1)
 
         def fault(call):
@@ -78,7 +78,7 @@ def test_a_look_between_two_turns_that_fails_is_told():
                 raise KeyDenied("check the key's policy")
 
         fleet.stream.fault = fault
-        most_ms = fleet.config.manager_most_ms
+        most_ms = fleet.config.max_manager_ms
         assert await run_manager(fleet.config, fleet.ports(), run_ms=most_ms) == 1
         (failed,) = fleet.named("ManagerTurnFailed")
         assert failed.error == "KeyDenied: check the key's policy"

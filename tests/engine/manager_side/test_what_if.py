@@ -83,7 +83,7 @@ def told(forecast, what):
 
 
 def test_where_all_is_well_nothing_would_happen():
-    forecast = ask(a_snapshot((1, 1, 2, 2), [a_slot(1), a_slot(2)]), a_config(workers_min=2))
+    forecast = ask(a_snapshot((1, 1, 2, 2), [a_slot(1), a_slot(2)]), a_config(min_workers=2))
     assert (forecast.steps, forecast.turns, forecast.settled) == ((), 0, True)
     assert forecast.before == forecast.after
     assert forecast.left == {}
@@ -132,7 +132,7 @@ def test_too_few_workers_leave_shards_to_nobody_and_say_so():
 @pytest.mark.parametrize("name", ["s0002", "f-s0002"])
 def test_a_lost_workers_shards_are_taken_over_at_once_and_it_is_started_again(name):
     snapshot = a_snapshot((1, 1, 2, 2), [a_slot(1), a_slot(2)])
-    forecast = ask(snapshot, a_config(workers_min=2), lose=name)
+    forecast = ask(snapshot, a_config(min_workers=2), lose=name)
     first = [entry for turn, entry in forecast.steps if turn == 1]
     assert [e.what for e in first] == [
         Happening.SLOT_RESTARTED,
@@ -150,7 +150,7 @@ def test_only_what_an_owner_that_is_asked_gives_away_is_called_a_handover():
     snapshot = a_snapshot((1, 1, 1, 1), [a_slot(1), a_slot(2)])
 
     def moved(found):
-        entries = ask(found, a_config(workers_min=2)).steps
+        entries = ask(found, a_config(min_workers=2)).steps
         return [entry for turn, entry in entries if turn == 1 and entry.what in moves]
 
     expired = replace(snapshot, sightings={key: Sighting(0, "f-s0001", NOW - 60_000)})
@@ -160,7 +160,7 @@ def test_only_what_an_owner_that_is_asked_gives_away_is_called_a_handover():
 
 
 def test_a_split_shards_children_stay_with_its_worker_as_far_as_it_has_room():
-    config = a_config(leases_per_worker=2, workers_max=3)
+    config = a_config(leases_per_worker=2, max_workers=3)
     forecast = ask(
         a_snapshot((1, 1, 2, 2), [a_slot(1), a_slot(2)]), config, split="shardId-000000000001"
     )
@@ -183,7 +183,7 @@ def test_load_moves_with_its_lease_so_that_the_forecast_comes_to_rest():
         for lease, rate in zip(snapshot.survey.leases, rates, strict=True)
     ]
     survey = Survey(leases=tuple(leases))
-    forecast = ask(replace(snapshot, survey=survey), a_config(workers_min=2))
+    forecast = ask(replace(snapshot, survey=survey), a_config(min_workers=2))
     assert forecast.settled
     moved = {entry.subject[-1] for entry in told(forecast, Happening.HANDOVER)}
     assert moved == {"1", "2"}
@@ -221,7 +221,7 @@ def test_what_the_fleet_has_not_is_refused_with_what_it_has(question, message):
 
 def test_what_the_forecast_says_is_what_the_manager_then_does():
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        fleet = Fleet(leases_per_worker=4, min_workers=2)
         await running_fleet(fleet)
         found = await fleet.state.slot("s0002")
         lost = replace(found.slot, state=SlotState.ENDED, assigned=())

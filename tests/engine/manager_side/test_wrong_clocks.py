@@ -27,7 +27,7 @@ def test_nobody_who_renews_is_robbed_by_a_clock_that_is_an_hour_off(by_ms, is_se
     """The counters stand still between the two readings, as between two renewals they do."""
 
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        fleet = Fleet(leases_per_worker=4, min_workers=2)
         await running_fleet(fleet)
         wrong = LeaseManager(fleet.config, ports_ahead(fleet, by_ms=by_ms))
         right = LeaseManager(fleet.config, fleet.ports())
@@ -44,7 +44,7 @@ def test_nobody_who_renews_is_robbed_by_a_clock_that_is_an_hour_off(by_ms, is_se
 
 def test_nobody_is_robbed_when_the_clock_jumps_between_two_turns_of_one_manager():
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        fleet = Fleet(leases_per_worker=4, min_workers=2)
         await running_fleet(fleet)
         await fleet.manager.turn()
         before = fleet.owners()
@@ -61,7 +61,7 @@ def test_nobody_is_robbed_when_the_clock_jumps_while_the_table_is_read(by_ms):
     """What was changed since the last reading is first seen after this one, not before it."""
 
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        fleet = Fleet(leases_per_worker=4, min_workers=2)
         await running_fleet(fleet)
         await fleet.manager.turn()
         before = fleet.owners()
@@ -89,7 +89,7 @@ def test_a_lost_owner_is_found_within_one_invocation_whoever_s_clock_is_wrong(by
     """Nothing kept is believed then, so that its own look must see a failover time go by."""
 
     async def main():
-        fleet = Fleet(leases_per_worker=4, workers_min=2)
+        fleet = Fleet(leases_per_worker=4, min_workers=2)
         await running_fleet(fleet)
         wrong = LeaseManager(fleet.config, ports_ahead(fleet, by_ms=by_ms))
         await wrong.turn()

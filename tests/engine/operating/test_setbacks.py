@@ -205,15 +205,15 @@ KINDS = [
     Kind(
         "lanes",
         leave_lanes_ahead,
-        {"parallelism": 2, "batch_records_most": 1, "checkpoint_ms": 2_000, "max_attempts": 0},
+        {"parallelism": 2, "max_batch_records": 1, "checkpoint_ms": 2_000, "max_attempts": 0},
         java=3,
         imported=3,
     ),
-    Kind("stop", leave_stopped, {"batch_records_most": 1, "max_attempts": 1}, java=11, imported=11),
+    Kind("stop", leave_stopped, {"max_batch_records": 1, "max_attempts": 1}, java=11, imported=11),
     Kind(
         "crash note",
         leave_a_crash_note,
-        {"batch_records_most": 1, "crashes_most": 1, "on_exhausted": "skip"},
+        {"max_batch_records": 1, "max_crashes": 1, "on_exhausted": "skip"},
         java=11,  # As long as it stores nothing, deaths over the next record still count.
         imported=11,
     ),

@@ -52,7 +52,7 @@ def test_a_full_batch_does_not_linger():
     stream = MemoryStream(1)
 
     async def main():
-        producer = producer_of(stream, linger_ms=60_000, flow=FlowLimits(entries_most=10))
+        producer = producer_of(stream, linger_ms=60_000, flow=FlowLimits(max_entries=10))
         await producer.put(*numbered([f"k{n}" for n in range(10)]))
         await asyncio.sleep(0.01)
 
@@ -216,7 +216,7 @@ def test_a_record_over_a_limit_stops_its_call_before_anything_is_sent(record, na
         ("aggregate_records", 1, None),
         ("record_bytes", 64, 10 * 2**20),
         ("request_bytes", 1, 10 * 2**20),
-        ("requests_most", 1, None),
+        ("max_requests", 1, None),
         ("shard_records_per_s", 1, None),
         ("shard_bytes_per_s", 1, None),
         ("linger_ms", 0, None),
@@ -240,7 +240,7 @@ def test_each_setting_is_allowed_to_its_limits_and_not_beyond(name, least, most)
     [(1, 1, True), (1, 500, True), (0, 5, False), (6, 5, False), (1, 501, False)],
 )
 def test_a_flow_s_batches_are_what_a_request_may_hold(least, most, allowed):
-    flow = FlowLimits(entries_least=least, entries_most=most)
+    flow = FlowLimits(min_entries=least, max_entries=most)
     if allowed:
         assert ProducerSettings(flow=flow).flow is flow
     else:
@@ -251,9 +251,9 @@ def test_a_flow_s_batches_are_what_a_request_may_hold(least, most, allowed):
 def test_settings_out_of_range_are_all_named_at_once():
     with pytest.raises(ConfigurationError) as caught:
         ProducerSettings(
-            requests_most=0, request_bytes=REQUEST_BYTES_MOST + 1, flow=FlowLimits(entries_most=501)
+            max_requests=0, request_bytes=REQUEST_BYTES_MOST + 1, flow=FlowLimits(max_entries=501)
         )
-    for name in ("requests_most = 0", "request_bytes = 10485761", "batches of 10 to 501"):
+    for name in ("max_requests = 0", "request_bytes = 10485761", "batches of 10 to 501"):
         assert name in str(caught.value)
 
 
@@ -483,7 +483,7 @@ def test_an_observer_sees_batch_and_pause_after_each_answer():
         (2, 2, 250, 100),
         (2, 0, 250, 0),
     ]
-    assert (producer.counts.batch_least, producer.counts.pause_most_ms) == (250, 100)
+    assert (producer.counts.min_batch, producer.counts.max_pause_ms) == (250, 100)
     assert [(flow.shard_id, flow.batch, flow.waiting) for flow in producer.flows] == [
         ("shardId-000000000000", 250, 0)
     ]

@@ -97,7 +97,7 @@ class Life:
             aggregate_bytes=max(64, min(asked, chance.choice([100, 1_000, asked]))),
             aggregate_records=chance.choice([3, 50]),
             request_bytes=chance.choice([self.stream.request_bytes, 40 * asked]),
-            requests_most=chance.choice([1, 4]),
+            max_requests=chance.choice([1, 4]),
             shard_records_per_s=100_000,
             shard_bytes_per_s=1 << 30,
             give_up_ms=36_000_000,

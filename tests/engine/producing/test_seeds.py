@@ -37,11 +37,11 @@ class Life:
         self.settings = ProducerSettings(
             aggregate_bytes=self.chance.choice([400, 4_000]),
             aggregate_records=self.chance.choice([3, 50]),
-            requests_most=self.chance.choice([1, 2, 8]),
+            max_requests=self.chance.choice([1, 2, 8]),
             shard_records_per_s=self.chance.choice([50, 1_000]),
             buffer_bytes=self.chance.choice([50, 2_000, 1_000_000]),
             request_bytes=self.chance.choice([300, 100_000]),
-            flow=FlowLimits(entries_most=self.chance.choice([10, 500])),
+            flow=FlowLimits(max_entries=self.chance.choice([10, 500])),
             give_up_ms=3_600_000,
         )
 

@@ -34,7 +34,7 @@ class Windows:
         self.config = {
             "tumbling_window_ms": 900_000,
             "checkpoint_ms": 1_000,
-            "batch_records_most": 2,
+            "max_batch_records": 2,
         }
         self.windows = []
 
@@ -49,7 +49,7 @@ class SlowLane:
     """A handler for which every second key is slow."""
 
     def __init__(self):
-        self.config = {"parallelism": 2, "checkpoint_ms": 1_000, "batch_records_most": 1}
+        self.config = {"parallelism": 2, "checkpoint_ms": 1_000, "max_batch_records": 1}
 
     async def __call__(self, batch):
         await asyncio.sleep(1.5 * (int(batch[0].data) % 2))
@@ -239,7 +239,7 @@ def test_lanes_of_the_release_before_come_again():
 
 def test_a_crash_note_of_the_release_before_charges_nobody():
     async def scenario():
-        world, steps = World(**SHORT, batch_records_most=1), []
+        world, steps = World(**SHORT, max_batch_records=1), []
         world.put(1, 3)
 
         async def kill(batch):

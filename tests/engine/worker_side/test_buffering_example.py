@@ -59,7 +59,7 @@ def test_files_are_cut_by_size_and_by_time_and_named_by_what_is_in_them(example)
     bucket = Bucket()
 
     async def main():
-        world = a_world(example, bucket, open_bytes_most=4, open_age_ms=5_000)
+        world = a_world(example, bucket, max_open_bytes=4, max_open_age_ms=5_000)
         world.put(1, 6)
         await world.turn(turn_ms=30_000)
         assert [*bucket.files.values()] == [[1, 2, 3, 4], [5, 6]]
@@ -78,7 +78,7 @@ def test_while_s3_refuses_nothing_is_checkpointed_and_nothing_repeated_in_a_file
     bucket.refusals = 3
 
     async def main():
-        world = a_world(example, bucket, open_records_most=3)
+        world = a_world(example, bucket, max_open_records=3)
         world.put(1, 7)
         await world.turn(turn_ms=60_000)
         assert bucket.puts == [[1, 2, 3], [4, 5, 6], [7]]
@@ -91,7 +91,7 @@ def test_a_death_at_any_step_leaves_files_without_gaps_that_repeat_the_last_one_
 
     async def prepared():
         buckets.append(Bucket())
-        world = a_world(example, buckets[-1], open_records_most=3, checkpoint_ms=0)
+        world = a_world(example, buckets[-1], max_open_records=3, checkpoint_ms=0)
         world.put(1, 8)
         return world
 

@@ -89,22 +89,22 @@ def test_a_poison_record_stops_its_own_shard_and_the_others_are_handled():
     in_world(scenario, shards=3)
 
 
-@pytest.mark.parametrize("crashes_most", [1, 3])
+@pytest.mark.parametrize("max_crashes", [1, 3])
 @pytest.mark.parametrize("bad", [1, 7, 20])
-def test_a_poison_record_is_kept_elsewhere_and_exactly_it_is_skipped(bad, crashes_most):
+def test_a_poison_record_is_kept_elsewhere_and_exactly_it_is_skipped(bad, max_crashes):
     async def scenario(world):
         world.put(1, 20)
         mortal = Mortal(world, bad)
         await mortal.run_until_alive(turn_ms=30_000)
         (failed,) = world.dead_letters.kept
         assert [int(record.data) for record in failed.records] == [bad]
-        assert failed.attempts == max(crashes_most, 2)
+        assert failed.attempts == max(max_crashes, 2)
         assert len(world.told(RecordSkipped)) == 1
         assert set(mortal.handled) == set(range(1, 21)) - {bad}
         assert world.lease().checkpoint == sequence_of(world, 20)
 
-    policy = {"on_exhausted": "sqs", "failed_queue_url": "q", "crashes_most": crashes_most}
-    in_world(scenario, batch_records_most=6, **policy)
+    policy = {"on_exhausted": "sqs", "failed_queue_url": "q", "max_crashes": max_crashes}
+    in_world(scenario, max_batch_records=6, **policy)
 
 
 def test_two_poison_records_in_a_row_are_both_given_up():
@@ -118,8 +118,8 @@ def test_two_poison_records_in_a_row_are_both_given_up():
         assert kept == [4, 5]
         assert world.lease().checkpoint == sequence_of(world, 10)
 
-    policy = {"on_exhausted": "sqs", "failed_queue_url": "q", "crashes_most": 3}
-    in_world(scenario, batch_records_most=1, **policy)
+    policy = {"on_exhausted": "sqs", "failed_queue_url": "q", "max_crashes": 3}
+    in_world(scenario, max_batch_records=1, **policy)
 
 
 def test_normal_turns_write_no_notes():
@@ -159,7 +159,7 @@ def test_after_a_crash_calls_run_one_at_a_time_and_each_is_noted_before_it_begin
         await world.turn(turn_ms=20_000)
         assert world.told(TurnBegun)[-1].suspicious is False
 
-    in_world(scenario, shards=3, batch_records_most=2)
+    in_world(scenario, shards=3, max_batch_records=2)
 
 
 def test_suspicion_ends_when_what_was_read_first_is_done():
@@ -207,7 +207,7 @@ def test_the_charged_shard_goes_first():
         assert calls.index([23]) <= 3
         assert set(mortal.handled) == {*range(6), *range(10, 16), 22, 23}
 
-    in_world(scenario, shards=3, batch_records_most=2, max_attempts=0)
+    in_world(scenario, shards=3, max_batch_records=2, max_attempts=0)
 
 
 def test_a_death_over_records_that_were_done_all_the_same_is_not_charged_to_later_ones():

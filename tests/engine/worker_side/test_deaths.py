@@ -42,7 +42,7 @@ COMMON = {
     "handler_timeout_ms": 4_000,
     "turn_margin_ms": 3_000,
     "max_attempts": MOST,
-    "crashes_most": MOST,
+    "max_crashes": MOST,
     "failed_queue_url": "q",
     "failed_bucket": "b",
     "failed_topic_arn": "arn:aws:sns:eu-central-1:123456789012:t",
@@ -461,7 +461,7 @@ def test_who_kills_beside_a_call_that_is_noted_is_charged_itself():
     """One that is no suspect waits for the call of one that is: else that one's note is open."""
 
     async def main():
-        world = World(shards=2, **COMMON, batch_records_most=1)
+        world = World(shards=2, **COMMON, max_batch_records=1)
         guilty = Guilty(world, "records", KILLS)
         handle = guilty._handle
 

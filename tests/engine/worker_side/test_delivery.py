@@ -82,7 +82,7 @@ def test_no_checkpoint_ever_passes_a_record_that_fails(bad, partial):
         assert world.numbers[-1:] == ([bad - 1] if bad > 1 else [])
         assert set(world.numbers) == set(range(1, bad))
 
-    in_world(scenario, batch_records_most=5)
+    in_world(scenario, max_batch_records=5)
 
 
 @pytest.mark.parametrize("partial", [False, True], ids=["whole batch", "partial"])
@@ -172,7 +172,7 @@ def test_a_record_that_joins_a_batch_that_is_repeated_has_all_its_attempts():
         assert in_call[:2] == [[1, 2, 3, 4, 5], [4, 5]]
 
     policy = {"on_exhausted": "sqs", "failed_queue_url": "q", "max_attempts": 3}
-    in_world(scenario, batch_records_most=5, **policy)
+    in_world(scenario, max_batch_records=5, **policy)
 
 
 def test_retries_back_off_exponentially_and_number_their_attempts():
@@ -368,7 +368,7 @@ def test_a_stop_that_cannot_be_written_is_tried_until_it_is_and_nothing_is_deliv
         assert world.state.documents["stop", key(0)].body["attempts"] == 1
         assert world.numbers == []
 
-    in_world(scenario, max_attempts=1, batch_records_most=1)
+    in_world(scenario, max_attempts=1, max_batch_records=1)
 
 
 # --- wrappings
@@ -405,7 +405,7 @@ def test_from_the_decoder_to_the_handler_a_record_is_in_three_wrappings(monkeypa
         same = zip(taken, handed, [r for batch in batches for r in batch], strict=True)
         assert all(a is b is c for a, b, c in same)
 
-    in_world(scenario, batch_records_most=2)
+    in_world(scenario, max_batch_records=2)
 
 
 # --- batches and turns of shards: hazard H17
@@ -458,7 +458,7 @@ def test_synchronous_calls_never_overlap_and_coroutines_of_different_shards_do()
             for spans in by_shard.values():
                 assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
 
-    in_world(scenario, shards=4, batch_records_most=2)
+    in_world(scenario, shards=4, max_batch_records=2)
 
 
 def test_a_shard_far_behind_takes_turns_with_a_fresh_one():
@@ -477,7 +477,7 @@ def test_a_shard_far_behind_takes_turns_with_a_fresh_one():
         order = [call.batch.shard_id for call in world.handler.calls][:30]
         assert order == [key(0), key(1), key(2)] * 10
 
-    in_world(scenario, shards=3, batch_records_most=2)
+    in_world(scenario, shards=3, max_batch_records=2)
 
 
 def test_within_a_round_the_shard_with_the_oldest_record_goes_first():
@@ -494,7 +494,7 @@ def test_within_a_round_the_shard_with_the_oldest_record_goes_first():
         second_round = [call.batch.shard_id for call in world.handler.calls][3:6]
         assert second_round == [key(2), key(0), key(1)]
 
-    in_world(scenario, shards=3, batch_records_most=2)
+    in_world(scenario, shards=3, max_batch_records=2)
 
 
 def test_a_failing_shard_gives_its_turn_to_the_others_while_it_backs_off():

@@ -303,7 +303,7 @@ def test_a_clock_that_was_hours_ahead_lets_nobody_rest_for_longer_than_five_minu
         await world.turn(turn_ms=600_000)
         assert world.numbers == [1]
 
-    in_world(scenario, turn_most_ms=500_000)
+    in_world(scenario, max_turn_ms=500_000)
 
 
 def test_a_shard_at_rest_is_handed_over_like_any_other():

@@ -49,7 +49,7 @@ def test_what_matches_no_filter_is_passed_and_counted(last):
         assert str(world.lease().checkpoint) == last_of(world)
         assert sum(event.count for event in world.told(RecordsFiltered)) == last - 20
 
-    in_world(scenario, filters=EVEN, batch_records_most=7)
+    in_world(scenario, filters=EVEN, max_batch_records=7)
 
 
 def test_a_shard_without_one_record_for_the_handler_is_checkpointed_to_its_end():
@@ -93,7 +93,7 @@ def test_a_record_that_fails_is_not_passed_by_what_is_filtered_behind_it():
 
 def test_a_death_at_any_step_neither_loses_a_record_nor_hands_over_one_that_is_filtered():
     async def prepared():
-        world = World(**SHORT, filters=EVEN, batch_records_most=2)
+        world = World(**SHORT, filters=EVEN, max_batch_records=2)
         world.handler._script = lambda batch: world.clock.sleep_ms(1_500)
         put(world, 1, 12)
         return world

@@ -89,7 +89,7 @@ def test_records_go_in_order_and_are_checkpointed():
         assert function.seen == expected(world)
         assert int(world.lease().checkpoint.sequence_number) == function.seen[-1][1]
 
-    in_world(scenario, batch_records_most=4)
+    in_world(scenario, max_batch_records=4)
 
 
 def test_invocations_of_different_shards_overlap_and_those_of_one_do_not():
@@ -103,7 +103,7 @@ def test_invocations_of_different_shards_overlap_and_those_of_one_do_not():
             own = [each for each in function.seen if each[0] == key(shard)]
             assert own == sorted(own)
 
-    in_world(scenario, shards=4, batch_records_most=3, takes_ms=500)
+    in_world(scenario, shards=4, max_batch_records=3, takes_ms=500)
 
 
 @pytest.mark.parametrize("is_gone_at", ["first", "later"])
@@ -131,7 +131,7 @@ def test_a_function_that_is_gone_stops_the_worker_says_so_and_loses_nothing(is_g
         assert not world.dead_letters.kept
         assert world.slot().failure is None
 
-    in_world(scenario, batch_records_most=2, on_exhausted="sqs", failed_queue_url="q")
+    in_world(scenario, max_batch_records=2, on_exhausted="sqs", failed_queue_url="q")
 
 
 def test_a_throttle_of_one_shard_is_waited_for_and_no_attempt_of_its_records():
@@ -216,7 +216,7 @@ def test_with_lanes_invocations_of_a_shard_overlap_and_no_fault_of_one_loses_a_r
         scenario,
         takes_ms=300,
         parallelism=4,
-        batch_records_most=3,
+        max_batch_records=3,
         max_attempts=2,
         on_exhausted="s3",
         failed_bucket="b",

@@ -90,7 +90,7 @@ def test_progress_that_the_table_does_not_have_yet_is_stored_first():
         assert world.lease(0).checkpoint.sequence_number == last.sequence_number
         await turn
 
-    in_world(scenario, script=slowly, checkpoint_ms=60_000, batch_records_most=1)
+    in_world(scenario, script=slowly, checkpoint_ms=60_000, max_batch_records=1)
 
 
 def test_a_lease_paused_before_the_turn_is_given_up_unread():

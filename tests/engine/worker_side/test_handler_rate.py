@@ -31,10 +31,10 @@ async def handed_over(*, per_second, shards=1, count=200, call_ms=0, **config):
 
 CASES = {
     "one shard": {},
-    "small batches": {"batch_records_most": 7},
+    "small batches": {"max_batch_records": 7},
     "three shards": {"shards": 3},
     "coroutines": {"shards": 3, "overlaps": True},
-    "lanes": {"parallelism": 8, "overlaps": True, "batch_records_most": 5},
+    "lanes": {"parallelism": 8, "overlaps": True, "max_batch_records": 5},
     "slow calls": {"shards": 2, "call_ms": 900},
 }
 
@@ -78,7 +78,7 @@ def test_a_shard_of_one_key_has_its_part_beside_one_with_many_lanes():
         world = World(
             shards=2,
             parallelism=16,
-            batch_records_most=5,
+            max_batch_records=5,
             handler_records_per_second=50,
             overlaps=True,
             **SHORT,

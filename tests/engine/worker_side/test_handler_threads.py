@@ -39,7 +39,7 @@ def handled(shards, **config):
     """Have shards of 40 records handled, a record a call; return what was seen."""
 
     async def scenario():
-        world = World(shards=shards, batch_records_most=1, overlaps=False, **config, **SHORT)
+        world = World(shards=shards, max_batch_records=1, overlaps=False, **config, **SHORT)
         watched = Watched(world)
         for n in range(RECORDS):
             for shard in range(shards):
@@ -76,7 +76,7 @@ def test_a_shards_records_stay_in_order():
 
 def test_after_a_death_a_suspicious_shard_is_handled_alone():
     async def scenario():
-        world = World(shards=3, handler_threads=3, batch_records_most=1, overlaps=False, **SHORT)
+        world = World(shards=3, handler_threads=3, max_batch_records=1, overlaps=False, **SHORT)
         at_once, deaths, poison = Counter(), [], key(1)
 
         async def handle(batch):
@@ -111,7 +111,7 @@ def test_a_handler_that_waits_does_not_make_the_other_shards_wait():
     """The same work, an eighth of the time: what waits for something else needs no CPU."""
 
     async def took(**config):
-        world = World(shards=8, batch_records_most=1, overlaps=False, **config, **SHORT)
+        world = World(shards=8, max_batch_records=1, overlaps=False, **config, **SHORT)
         watched = Watched(world)
         for n in range(RECORDS):
             for shard in range(8):

@@ -59,7 +59,7 @@ def test_the_next_owner_begins_within_a_second_of_the_end_and_nothing_is_repeate
         assert 0 <= pause_ms <= 1_000
         assert world.lease().owner_switches_since_checkpoint == 0
 
-    in_world(scenario, batch_records_most=10, idle_end_ms=60_000)
+    in_world(scenario, max_batch_records=10, idle_end_ms=60_000)
 
 
 def test_a_handover_does_not_wait_for_the_import_of_user_code():
@@ -133,7 +133,7 @@ def test_a_handover_that_the_last_renewal_of_a_turn_meets_is_ended_there():
         assert len(world.told(HandoverNoticed)) == 1
         assert (world.lease().lease_owner, world.lease().checkpoint_owner) == (OTHER, None)
 
-    in_world(scenario, turn_most_ms=60_000)
+    in_world(scenario, max_turn_ms=60_000)
 
 
 def test_a_lease_taken_in_the_last_moment_and_handed_over_is_found_by_the_next_turn():
@@ -167,7 +167,7 @@ def test_a_lease_taken_in_the_last_moment_and_handed_over_is_found_by_the_next_t
         assert world.clock.monotonic_ms() - began_ms <= 500
         await turn
 
-    in_world(scenario, turn_most_ms=4_000)
+    in_world(scenario, max_turn_ms=4_000)
 
 
 def in_order_with_repeats(numbers, last):
@@ -203,8 +203,8 @@ def dying_old_owner(act_at):
         assert 0 < done_by_old < 100
         return len(steps.names), bool(world.deaths)
 
-    options = {"turn_most_ms": 20_000, "failover_ms": 3_000, "checkpoint_ms": 0}
-    return in_world(scenario, batch_records_most=10, **options)
+    options = {"max_turn_ms": 20_000, "failover_ms": 3_000, "checkpoint_ms": 0}
+    return in_world(scenario, max_batch_records=10, **options)
 
 
 def test_an_old_owner_may_die_at_any_step_of_a_handover():
@@ -234,7 +234,7 @@ def dying_next_owner(act_at):
         return len(steps.names), died
 
     handed = a_lease(lease_owner=OTHER)
-    return in_world(scenario, leases=[handed], batch_records_most=10, turn_most_ms=20_000)
+    return in_world(scenario, leases=[handed], max_batch_records=10, max_turn_ms=20_000)
 
 
 def test_a_next_owner_may_die_at_any_step_of_taking_over():
@@ -273,7 +273,7 @@ def test_an_announced_handover_is_looked_for_as_long_as_it_may_take():
         assert served == [0]
         assert world.slot("s0002").served_seq == 1
 
-    in_world(scenario, idle_end_ms=5_000, turn_most_ms=60_000)
+    in_world(scenario, idle_end_ms=5_000, max_turn_ms=60_000)
 
 
 def test_a_slot_that_is_started_again_finds_what_it_was_handed():

@@ -354,7 +354,7 @@ def test_a_death_at_any_step_leaves_files_without_gaps():
     lives = []
 
     async def prepared():
-        world = World(**MANUAL, open_records_most=3, checkpoint_ms=0)
+        world = World(**MANUAL, max_open_records=3, checkpoint_ms=0)
         lives.append(Life(world, buffers=True))
         world.put(1, 8)
         world.stream.split(key(0))

@@ -86,7 +86,7 @@ class Watched:
 
 async def time_to_handle(parallelism, *, count, overlaps, keys=2_000):
     world = World(
-        parallelism=parallelism, batch_records_most=1, overlaps=overlaps, failover_ms=10_000
+        parallelism=parallelism, max_batch_records=1, overlaps=overlaps, failover_ms=10_000
     )
     watched = Watched(world)
     for n in range(count):
@@ -114,7 +114,7 @@ def test_sixteen_lanes_handle_more_than_twelve_times_as_much_and_every_key_in_or
 
 def test_threads_are_no_more_than_the_parallelism_whatever_the_shards():
     async def scenario():
-        world = World(shards=3, parallelism=4, batch_records_most=1, overlaps=False, **SHORT)
+        world = World(shards=3, parallelism=4, max_batch_records=1, overlaps=False, **SHORT)
         watched = Watched(world)
         for shard in range(3):
             for n in range(60):
@@ -128,7 +128,7 @@ def test_threads_are_no_more_than_the_parallelism_whatever_the_shards():
 
 def test_shards_take_turns_although_one_has_many_lanes():
     async def scenario():
-        world = World(shards=2, parallelism=2, batch_records_most=1, overlaps=False)
+        world = World(shards=2, parallelism=2, max_batch_records=1, overlaps=False)
         watched = Watched(world, call_ms=500)
         for n in range(40):
             world.stream.put(str(n).encode(), key=f"k{n}", shard_id=key(0))
@@ -148,8 +148,8 @@ def test_a_failing_lane_holds_the_checkpoint_and_the_others_go_on_as_far_as_ther
         keys = apart(4)
         world = World(
             parallelism=4,
-            batch_records_most=2,
-            open_records_most=20,
+            max_batch_records=2,
+            max_open_records=20,
             max_attempts=0,
             overlaps=True,
             **SHORT,
@@ -186,7 +186,7 @@ def test_a_crash_repeats_only_what_was_not_done():
         world, live = dying_world(
             lambda batch: batch[0].data == b"43" and hangs[0],
             parallelism=4,
-            batch_records_most=1,
+            max_batch_records=1,
             checkpoint_ms=0,
         )
         handle = world.handler._script
@@ -215,7 +215,7 @@ def test_a_crash_repeats_only_what_was_not_done():
 
 def test_the_end_of_a_turn_lets_running_calls_end_and_the_next_one_repeats_nothing():
     async def scenario():
-        world = World(parallelism=4, batch_records_most=2, overlaps=True, **SHORT)
+        world = World(parallelism=4, max_batch_records=2, overlaps=True, **SHORT)
         watched = Watched(world, call_ms=700)
         for n in range(60):
             world.stream.put(str(n).encode(), key=f"k{n % 13}", shard_id=key(0))
@@ -234,7 +234,7 @@ def test_the_end_of_a_turn_lets_running_calls_end_and_the_next_one_repeats_nothi
 
 def test_a_note_that_is_refused_costs_repeats_and_nothing_else():
     async def scenario():
-        world = World(parallelism=4, batch_records_most=1, overlaps=True, **SHORT)
+        world = World(parallelism=4, max_batch_records=1, overlaps=True, **SHORT)
         Watched(world)
         world.state.before = refuse_notes
         for n in range(60):
@@ -259,7 +259,7 @@ def test_a_shard_that_fails_and_is_begun_again_keeps_a_note_for_each_checkpoint(
         draw = random.Random(seed)
         world = World(
             parallelism=4,
-            batch_records_most=1,
+            max_batch_records=1,
             records_per_read=8,
             checkpoint_ms=draw.choice([500, 1_000]),
             overlaps=True,
@@ -299,7 +299,7 @@ def test_a_shard_that_fails_and_is_begun_again_keeps_a_note_for_each_checkpoint(
 def test_a_stop_leaves_the_other_lanes_where_they_are_and_a_resume_repeats_nothing():
     async def scenario():
         keys = apart(2)
-        world = World(parallelism=2, batch_records_most=1, max_attempts=2, overlaps=True, **SHORT)
+        world = World(parallelism=2, max_batch_records=1, max_attempts=2, overlaps=True, **SHORT)
         mended = asyncio.Event()
 
         async def fail(batch):
@@ -329,7 +329,7 @@ def test_a_stop_leaves_the_other_lanes_where_they_are_and_a_resume_repeats_nothi
 
 def test_a_lane_that_stops_at_the_end_of_the_shard_keeps_it_from_ending_until_it_is_resumed():
     async def scenario():
-        world = World(parallelism=2, batch_records_most=1, max_attempts=1, overlaps=True, **SHORT)
+        world = World(parallelism=2, max_batch_records=1, max_attempts=1, overlaps=True, **SHORT)
         mended = asyncio.Event()
 
         async def fail(batch):
@@ -356,7 +356,7 @@ def test_a_lane_that_stops_at_the_end_of_the_shard_keeps_it_from_ending_until_it
 
 def test_a_shard_ends_when_every_lane_is_done():
     async def scenario():
-        world = World(parallelism=4, batch_records_most=1, overlaps=True, **SHORT)
+        world = World(parallelism=4, max_batch_records=1, overlaps=True, **SHORT)
         watched = Watched(world, call_ms=1_000)
         for n in range(12):
             world.stream.put(str(n).encode(), key=f"k{n}", shard_id=key(0))
@@ -375,7 +375,7 @@ def test_a_shard_ends_when_every_lane_is_done():
 def test_inner_keys_of_an_aggregate_are_handled_side_by_side():
     async def scenario():
         keys = apart(4)
-        world = World(parallelism=4, batch_records_most=1, overlaps=True, **SHORT)
+        world = World(parallelism=4, max_batch_records=1, overlaps=True, **SHORT)
         watched = Watched(world, call_ms=500)
         inside = [OutgoingRecord(keys[n % 4], str(n).encode()) for n in range(20)]
         world.stream.put(aggregate(inside), shard_id=key(0))
@@ -397,7 +397,7 @@ def test_manual_checkpoints_and_lanes_are_refused_together():
 def test_a_lane_that_outlives_its_time_out_ends_the_process_although_others_run_on():
     async def scenario():
         keys = apart(2)
-        world = World(parallelism=2, batch_records_most=1, overlaps=True, **SHORT)
+        world = World(parallelism=2, max_batch_records=1, overlaps=True, **SHORT)
 
         async def hang(batch):
             await asyncio.sleep(60 if batch[0].partition_key == keys[0] else 4.9)
@@ -419,7 +419,7 @@ def test_what_the_other_lanes_have_done_is_noted_before_a_process_ends_that_one_
 
     async def scenario():
         keys = apart(2)
-        config = {"parallelism": 2, "batch_records_most": 1, "checkpoint_ms": 60_000}
+        config = {"parallelism": 2, "max_batch_records": 1, "checkpoint_ms": 60_000}
         world = World(overlaps=True, **config, **SHORT)
 
         async def hang(batch):
@@ -444,10 +444,10 @@ def test_after_a_death_there_is_one_lane_until_it_is_known_what_killed():
         world, live = dying_world(
             lambda batch: b"17" in [record.data for record in batch],
             parallelism=4,
-            batch_records_most=3,
+            max_batch_records=3,
             on_exhausted="sqs",
             failed_queue_url="q",
-            crashes_most=2,
+            max_crashes=2,
         )
         for n in range(40):
             world.stream.put(str(n).encode(), key=keys[n % 4], shard_id=key(0))
@@ -466,7 +466,7 @@ def test_no_shard_is_begun_again_while_a_call_of_a_lane_runs_after_another_one_f
 
     async def scenario():
         keys = apart(2)
-        config = {"parallelism": 2, "batch_records_most": 1, "max_attempts": 1}
+        config = {"parallelism": 2, "max_batch_records": 1, "max_attempts": 1}
         world = World(overlaps=True, **config, failover_ms=1_000, **SHORT)
         at_work, mended = set(), asyncio.Event()
 
@@ -498,7 +498,7 @@ def test_a_death_between_a_note_and_its_checkpoint_repeats_nothing_of_what_was_n
 
     async def scenario():
         keys = apart(2)
-        config = {"parallelism": 2, "batch_records_most": 1, "checkpoint_ms": 1_000}
+        config = {"parallelism": 2, "max_batch_records": 1, "checkpoint_ms": 1_000}
         world = World(overlaps=True, **config, **SHORT)
 
         async def handle(batch):

@@ -69,7 +69,7 @@ def test_a_record_of_an_earlier_batch_is_checkpointed_later():
         await world.turn(turn_ms=20_000)
         assert world.numbers == [1, 2, 3, 4, 5, 3, 4, 5]
 
-    in_world(scenario, handle, batch_records_most=1)
+    in_world(scenario, handle, max_batch_records=1)
 
 
 def test_what_no_handler_gets_is_passed_where_everything_before_it_is_checkpointed():
@@ -102,7 +102,7 @@ def test_an_earlier_batch_that_was_kept_checkpoints_up_to_its_own_end():
         await world.turn(turn_ms=20_000)
         assert str(world.lease().checkpoint) == number_of(world, 2)
 
-    in_world(scenario, handle, batch_records_most=1)
+    in_world(scenario, handle, max_batch_records=1)
 
 
 def test_what_the_handler_has_not_been_given_or_is_of_another_shard_is_refused():
@@ -122,12 +122,12 @@ def test_what_the_handler_has_not_been_given_or_is_of_another_shard_is_refused()
         with pytest.raises(ValueError, match="no such record in this batch"):
             second.checkpoint(other)
 
-    in_world(scenario, batch_records_most=1)
+    in_world(scenario, max_batch_records=1)
 
 
 @pytest.mark.parametrize(
     ("bound", "most_at_once"),
-    [({"open_records_most": 4}, 4), ({"open_bytes_most": 3}, 3), ({"open_age_ms": 3_000}, 20)],
+    [({"max_open_records": 4}, 4), ({"max_open_bytes": 3}, 3), ({"max_open_age_ms": 3_000}, 20)],
 )
 def test_at_a_bound_no_more_records_come_and_the_handler_can_flush(bound, most_at_once):
     files = []
@@ -154,7 +154,7 @@ def test_a_handler_that_does_not_checkpoint_gets_no_more_than_the_bound_and_is_t
         assert len(empty) > 5
         assert all(batch.must_flush for batch in empty)
 
-    in_world(scenario, open_records_most=4)
+    in_world(scenario, max_open_records=4)
 
 
 def test_while_a_shard_is_idle_a_handler_with_open_records_is_called_to_flush_by_time():
@@ -331,7 +331,7 @@ def test_a_death_at_any_step_repeats_only_what_was_not_checkpointed():
         world = World(
             script=buffering(files, when=lambda batch, _: batch.must_flush),
             **SHORT,
-            open_records_most=3,
+            max_open_records=3,
             checkpoint_ms=0,
         )
         world.put(1, 8)
@@ -360,7 +360,7 @@ def test_the_state_of_a_shard_begins_empty_where_its_open_records_come_again():
         await world.turn(turn_ms=8_000)
         assert seen[first] == (0, [1, 2])
 
-    in_world(scenario, handle, batch_records_most=2)
+    in_world(scenario, handle, max_batch_records=2)
 
 
 def test_a_handover_lets_the_handler_flush_before_the_next_owner_begins():
@@ -400,4 +400,4 @@ def test_a_page_that_brought_a_call_brings_no_empty_one_besides():
         empty_ms = [call.began_ms for call in world.handler.calls[2:]]
         assert pages[1].at_ms <= empty_ms[0]
 
-    in_world(scenario, batch_records_most=2)
+    in_world(scenario, max_batch_records=2)

@@ -66,8 +66,8 @@ def peak_of_a_turn(data, per_page, *, made_of, overlaps):
             overlaps=overlaps,
             records_per_read=per_page,
             leases_per_worker=SHARDS,
-            batch_records_most=BATCH_RECORDS,
-            batch_bytes_most=BATCH_BYTES,
+            max_batch_records=BATCH_RECORDS,
+            max_batch_bytes=BATCH_BYTES,
             handler_timeout_ms=40_000,
         )
         for number in range(SHARDS):

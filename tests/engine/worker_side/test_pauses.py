@@ -57,7 +57,7 @@ def taken_over(world, paused_ms):
 def test_an_owner_that_stood_still_at_any_step_writes_nothing_after_another_took_the_lease():
     async def once(act_at):
         # The stall must not reach the end of the invocation, which would cut everything off.
-        world = World(**SHORT, shards=2, turn_most_ms=16_000)
+        world = World(**SHORT, shards=2, max_turn_ms=16_000)
         paused_ms = []
         steps = Steps(
             act_at=act_at, happen=taken_over(world, paused_ms), is_deadly=False, only=is_step
@@ -215,7 +215,7 @@ def test_an_invocation_may_end_at_any_moment(turn_ms):
     """§8 row 25: leases renewed last, progress stored, nothing running, whatever was going on."""
 
     async def main():
-        world = World(**SHORT, shards=3, batch_records_most=3)
+        world = World(**SHORT, shards=3, max_batch_records=3)
 
         async def slow(batch):
             await world.clock.sleep_ms(700)

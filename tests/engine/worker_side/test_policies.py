@@ -15,7 +15,7 @@ from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Stepped, Steps, process
 from tests.engine.worker_side.worker_kit import World, key
 
-SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "batch_records_most": 5}
+SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "max_batch_records": 5}
 KEPT_IN = {"failed_queue_url": "q", "failed_bucket": "b", "failed_topic_arn": "t"}
 ATTEMPTS = 2
 COUNT = 9

@@ -417,7 +417,7 @@ def test_within_a_window_records_gather_for_one_call_and_none_waits_longer(windo
         assert 5 <= len(world.handler.calls) <= 7
         assert max(waits) <= window_ms + 1_000
 
-    in_world(scenario, batch_window_ms=window_ms, turn_most_ms=10**8)
+    in_world(scenario, batch_window_ms=window_ms, max_turn_ms=10**8)
 
 
 def test_a_shard_that_is_behind_is_read_on_without_waiting_for_the_window():

@@ -44,7 +44,7 @@ def test_a_record_that_is_resumed_has_all_its_attempts_again(together):
         assert [call.batch.attempt for call in world.handler.calls][-1] == 3
         assert world.lease().checkpoint == sequence_of(world, 2)
 
-    in_world(scenario, max_attempts=3, batch_records_most=together)
+    in_world(scenario, max_attempts=3, max_batch_records=together)
 
 
 def test_what_is_resumed_goes_in_batches_again():
@@ -61,7 +61,7 @@ def test_what_is_resumed_goes_in_batches_again():
         assert [len(call.batch) for call in world.handler.calls[calls[0] :]] == [5, 2]
         assert world.numbers[-7:] == list(range(3, 10))
 
-    in_world(scenario, max_attempts=3, batch_records_most=5)
+    in_world(scenario, max_attempts=3, max_batch_records=5)
 
 
 @pytest.mark.parametrize("together", [1, 5], ids=["one by one", "with its neighbours"])
@@ -89,7 +89,7 @@ def test_a_shard_whose_failing_record_was_trimmed_goes_on_by_the_rule_for_lost_p
         assert world.numbers[-2:] == [8, 9]
         assert world.lease().checkpoint == sequence_of(world, 9)
 
-    in_world(scenario, max_attempts=3, batch_records_most=together, on_trimmed=on_trimmed)
+    in_world(scenario, max_attempts=3, max_batch_records=together, on_trimmed=on_trimmed)
 
 
 def test_deaths_before_a_stop_do_not_count_after_it():
@@ -109,7 +109,7 @@ def test_deaths_before_a_stop_do_not_count_after_it():
         assert "the process died 3 times" in world.state.documents[STOP].body["error"]
         assert world.lease().checkpoint == sequence_of(world, 2)
 
-    in_world(scenario, crashes_most=3)
+    in_world(scenario, max_crashes=3)
 
 
 def test_a_record_that_killed_is_handled_when_it_is_resumed_in_the_turn_that_stopped_it():
@@ -130,4 +130,4 @@ def test_a_record_that_killed_is_handled_when_it_is_resumed_in_the_turn_that_sto
         assert len(world.told(ShardStopped)) == 1
         assert world.lease().checkpoint == sequence_of(world, 5)
 
-    in_world(scenario, crashes_most=3)
+    in_world(scenario, max_crashes=3)

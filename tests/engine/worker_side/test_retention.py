@@ -46,7 +46,7 @@ def test_every_sub_record_of_every_aggregate_is_delivered_with_its_place():
         assert places == [(number, i) for number in numbers for i in range(50)]
         assert world.lease().checkpoint == at(numbers[-1], 49)
 
-    in_world(scenario, batch_records_most=7)
+    in_world(scenario, max_batch_records=7)
 
 
 def test_a_broken_aggregate_is_delivered_raw_and_told():

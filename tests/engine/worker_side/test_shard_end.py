@@ -191,7 +191,7 @@ def test_a_shard_does_not_end_before_its_last_record_is_handled():
         assert not world.lease(0).is_finished
         assert key(1) not in world.leases.leases
 
-    in_world(scenario, max_attempts=0, batch_records_most=1)
+    in_world(scenario, max_attempts=0, max_batch_records=1)
 
 
 def test_a_handler_that_checkpoints_itself_never_withholds_the_end_of_a_shard():

@@ -324,7 +324,7 @@ def test_a_heartbeat_that_is_written_again_tells_what_is_held_by_then():
         assert told[:2] == [[key(0)], [key(1), key(2)]]
         assert world.told(WorkerBeat)[0].held_leases == 2
 
-    in_world(scenario, turn_most_ms=5_000)
+    in_world(scenario, max_turn_ms=5_000)
 
 
 def test_a_worker_to_which_nothing_happens_tells_that_it_lives_within_each_failover_time():
@@ -363,7 +363,7 @@ def test_a_drained_slot_finishes_its_batch_checkpoints_evicts_and_ends():
         assert str(world.lease().checkpoint) == done
         assert world.slot().state is SlotState.ENDED
 
-    in_world(scenario, batch_records_most=10)
+    in_world(scenario, max_batch_records=10)
 
 
 def test_a_drained_slot_completes_a_pending_handover_instead_of_evicting():
@@ -440,7 +440,7 @@ def test_a_handed_over_shard_is_finished_to_its_batch_and_given_to_the_next_owne
         assert str(world.lease().checkpoint) == done
         assert max(call.began_ms for call in world.handler.calls) < 5_000 + 4_000
 
-    in_world(scenario, batch_records_most=10, idle_end_ms=60_000)
+    in_world(scenario, max_batch_records=10, idle_end_ms=60_000)
 
 
 def test_a_lease_that_was_lost_and_adopted_again_never_has_two_consumers():

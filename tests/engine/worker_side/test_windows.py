@@ -100,7 +100,7 @@ def assign_what_is_free(world):
 
 
 def a_world(handler, **config):
-    world = World(**{**SHORT, "batch_records_most": 4, **config})
+    world = World(**{**SHORT, "max_batch_records": 4, **config})
     world.handler = MemoryHandler(world.clock, handler)
     return world
 
@@ -108,7 +108,7 @@ def a_world(handler, **config):
 def test_each_call_is_given_what_the_one_before_returned_and_the_last_one_has_no_records():
     async def scenario():
         sums = Sums()
-        world = a_world(sums, batch_records_most=2)
+        world = a_world(sums, max_batch_records=2)
         world.put(1, 5, key_of=lambda n: "k")
         start_ms = world.clock.now_ms() // WINDOW_MS * WINDOW_MS
         await world.turn(turn_ms=40_000)
@@ -203,7 +203,7 @@ def test_sums_of_windows_are_those_of_the_input_whatever_dies_and_is_resharded(s
 def test_a_death_before_the_state_is_kept_repeats_the_call_with_the_same_state():
     async def scenario():
         sums = Sums()
-        world = a_world(sums, batch_records_most=2, checkpoint_ms=0)
+        world = a_world(sums, max_batch_records=2, checkpoint_ms=0)
         world.put(1, 6, key_of=lambda n: "k")
         steps = Steps(act_at=1, only=lambda name: name == "after handler.run")
         await process(world, steps, turn_ms=40_000)
@@ -217,7 +217,7 @@ def test_a_death_before_the_state_is_kept_repeats_the_call_with_the_same_state()
 def test_behind_the_kept_state_nothing_is_repeated_although_the_checkpoint_was_not_written():
     async def scenario():
         sums = Sums()
-        world = a_world(sums, batch_records_most=2, checkpoint_ms=0)
+        world = a_world(sums, max_batch_records=2, checkpoint_ms=0)
         world.put(1, 4, key_of=lambda n: "k")
         steps = Steps(act_at=0, only=lambda name: name == "before leases.apply checkpoint")
         await process(world, steps, turn_ms=40_000)
@@ -233,7 +233,7 @@ def test_behind_the_kept_state_nothing_is_repeated_although_the_checkpoint_was_n
 def test_a_turns_end_keeps_the_state_and_the_next_one_repeats_nothing():
     async def scenario():
         sums = Sums(slow_ms=900)
-        world = a_world(sums, batch_records_most=1, checkpoint_ms=600_000)
+        world = a_world(sums, max_batch_records=1, checkpoint_ms=600_000)
         world.put(1, 6, key_of=lambda n: "k")
         await world.turn(turn_ms=12_000)
         assert 1 < len(sums.calls) < 6
@@ -265,7 +265,7 @@ def test_a_former_owners_late_write_is_not_what_the_next_one_goes_on_with(refusa
 
     async def scenario():
         sums = Sums()
-        world = a_world(sums, batch_records_most=1, checkpoint_ms=0)
+        world = a_world(sums, max_batch_records=1, checkpoint_ms=0)
         world.put(1, 2, key_of=lambda n: "k")
         once, old, left, apply = [True], world.state.write, [0], world.leases.apply
 
@@ -300,7 +300,7 @@ def test_a_former_owners_late_write_is_not_what_the_next_one_goes_on_with(refusa
 def test_an_owner_whose_state_a_former_one_overwrote_writes_it_again():
     async def scenario():
         sums = Sums()
-        world = a_world(sums, batch_records_most=1, checkpoint_ms=0)
+        world = a_world(sums, max_batch_records=1, checkpoint_ms=0)
         world.put(1, 3, key_of=lambda n: "k")
         once, old = [True], world.state.write
 
@@ -324,7 +324,7 @@ def test_an_owner_whose_state_a_former_one_overwrote_writes_it_again():
 def test_while_the_state_cannot_be_kept_the_checkpoint_stays():
     async def scenario():
         sums = Sums()
-        world = a_world(sums, batch_records_most=1, checkpoint_ms=0)
+        world = a_world(sums, max_batch_records=1, checkpoint_ms=0)
         world.put(1, 3, key_of=lambda n: "k")
 
         def refuse(call, kind, name):
@@ -348,7 +348,7 @@ def test_a_stopped_shard_that_is_resumed_forgets_how_far_a_state_was_that_was_no
 
     async def scenario():
         sums = Sums()
-        world, failing = a_world(None, batch_records_most=1, max_attempts=1), {b"3"}
+        world, failing = a_world(None, max_batch_records=1, max_attempts=1), {b"3"}
 
         async def handle(batch):
             if {record.data for record in batch} & failing:
@@ -471,7 +471,7 @@ def test_a_reply_that_is_none_is_a_failed_call_and_says_what_is_missing(reply, t
 
 def test_a_state_that_grows_too_large_ends_its_window_early_and_nothing_is_lost():
     async def scenario():
-        world, results, sizes = a_world(None, batch_records_most=1), [], []
+        world, results, sizes = a_world(None, max_batch_records=1), [], []
 
         async def handle(batch):
             if batch.window.is_final:
@@ -492,7 +492,7 @@ def test_a_state_that_grows_too_large_ends_its_window_early_and_nothing_is_lost(
 
 def test_a_state_above_an_items_room_is_kept_elsewhere_and_deleted_when_it_is_over():
     async def once(act_at):
-        world, states, results = a_world(None, batch_records_most=1, checkpoint_ms=0), None, {}
+        world, states, results = a_world(None, max_batch_records=1, checkpoint_ms=0), None, {}
         states = MemoryWindowStates()
 
         async def handle(batch):

@@ -226,7 +226,7 @@ def test_no_handler_call_begins_with_less_than_its_time_out_left():
         done = world.stream.sequence_numbers(key(0))[len(world.numbers) - 1]
         assert str(world.lease().checkpoint) == done
 
-    in_world(scenario, batch_records_most=10)
+    in_world(scenario, max_batch_records=10)
 
 
 def test_a_turn_that_leaves_no_time_for_a_call_says_so_and_claims_nothing():
@@ -296,7 +296,7 @@ def test_a_handler_that_does_not_import_fails_the_turn_and_keeps_the_leases():
 
 
 @pytest.mark.parametrize(
-    "config", [{}, {"checkpoint_ms": 90_000, "failover_ms": 300_000, "batch_records_most": 4}]
+    "config", [{}, {"checkpoint_ms": 90_000, "failover_ms": 300_000, "max_batch_records": 4}]
 )
 def test_a_handler_that_outlives_its_time_out_ends_the_process_with_its_range_noted(config):
     """H10 and H9: progress of the others is stored; the next turn knows whom to charge."""
@@ -314,7 +314,7 @@ def test_a_handler_that_outlives_its_time_out_ends_the_process_with_its_range_no
             await world.turn()
 
         # After a call that timed out none begins (H21).
-        done = config.get("batch_records_most", 5)
+        done = config.get("max_batch_records", 5)
         assert world.numbers == list(range(1, done + 1))
         assert str(world.lease(0).checkpoint) == world.stream.sequence_numbers(key(0))[done - 1]
         assert world.lease(1).checkpoint.is_sentinel

@@ -96,7 +96,7 @@ def _at_the_tip(shape: Shape) -> Shape:
 
 def _busy(shape: Shape) -> Shape:
     """Let there be records all the time, and checkpoints seldom."""
-    config = replace(shape.config, checkpoint_ms=5_000, turn_most_ms=20_000)
+    config = replace(shape.config, checkpoint_ms=5_000, max_turn_ms=20_000)
     return replace(shape, config=config, records_per_s=8.0)
 
 
@@ -118,7 +118,7 @@ def _sleeping(shape: Shape) -> Shape:
 def _light_sleepers(shape: Shape) -> Shape:
     """Let shards sleep after a second, for a long while, and be looked at often."""
     found = _sleeping(shape)
-    config = replace(found.config, sleep_after_ms=1_000, wake_most_ms=10_000, idle_end_ms=10_000)
+    config = replace(found.config, sleep_after_ms=1_000, max_wake_ms=10_000, idle_end_ms=10_000)
     return replace(found, config=config, busy_s=200.0)
 
 
@@ -130,7 +130,7 @@ def _many_shards(shape: Shape) -> Shape:
 
 def _long_turns(shape: Shape) -> Shape:
     """Let turns last as long as they may here, of few shards that stay."""
-    config = replace(shape.config, turn_most_ms=75_000, turn_margin_ms=6_000)
+    config = replace(shape.config, max_turn_ms=75_000, turn_margin_ms=6_000)
     return replace(shape, config=config, reshard_every_s=60.0, has_peer=False)
 
 
@@ -263,8 +263,8 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
             "idle_end_ms": 6_300,
             "freeze_s": (1.0, 6.0),
             "leases_per_worker": 1,
-            "workers_min": 12,
-            "workers_max": 16,
+            "min_workers": 12,
+            "max_workers": 16,
             "records_per_s": 2.0,
         },
         freeze_in_call=0.8,
@@ -274,7 +274,7 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         shape={
             "pauses_every_s": 2.0,
             "cycle_ms": 1_000,
-            "workers_min": 4,
+            "min_workers": 4,
             "has_peer": False,
             "freeze_s": _LONG,
         },
@@ -282,7 +282,7 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
     ),
     "forgetful": _focused(
         shape={
-            "turn_most_ms": 20_000,
+            "max_turn_ms": 20_000,
             "checkpoint_ms": 5_000,
             "records_per_s": 8.0,
             "busy_s": 150.0,
@@ -339,8 +339,8 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         shape={
             "cycle_ms": 2_000,
             "leases_per_worker": 1,
-            "workers_min": 1,
-            "workers_max": 3,
+            "min_workers": 1,
+            "max_workers": 3,
             "scale_down_ms": 4_000,
             "shards": 3,
             "shards_least": 2,
@@ -359,7 +359,7 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
     "lanes": _focused(
         shape={
             "parallelism": 4,
-            "batch_records_most": 2,
+            "max_batch_records": 2,
             "checkpoint_ms": 0,
             "records_per_s": 8.0,
             "reshard_every_s": 10.0,
@@ -371,10 +371,10 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
     "paused": _focused(shape={"pauses_every_s": 5.0, "has_peer": False}, handler_slow=0.3),
     "one worker": _focused(
         shape={
-            "workers_min": 1,
-            "workers_max": 1,
+            "min_workers": 1,
+            "max_workers": 1,
             "leases_per_worker": 12,
-            "turn_most_ms": 400_000,
+            "max_turn_ms": 400_000,
             "box_ms": 420_000,
             "reshard_every_s": 60.0,
             "busy_s": 60.0,
@@ -383,19 +383,19 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         rewind=0.02,
     ),
     "empty restarts": _focused(
-        shape={"records_per_s": 8.0, "has_peer": False, "turn_most_ms": 20_000},
+        shape={"records_per_s": 8.0, "has_peer": False, "max_turn_ms": 20_000},
         empty_with_lag=0.5,
         kill_between=0.03,
     ),
     "outdated twins": _focused(
-        shape={"loops_most": 2, "turn_most_ms": 20_000, "cycle_ms": 2_000, "has_peer": False},
+        shape={"max_loops": 2, "max_turn_ms": 20_000, "cycle_ms": 2_000, "has_peer": False},
         late_twin=0.7,
         execution_dies=0.3,
         handler_slow=0.5,
         duplicate_call=0.3,
     ),
     "stillborn": _focused(
-        shape={"workers_min": 1, "workers_max": 2, "leases_per_worker": 4, "has_peer": False},
+        shape={"min_workers": 1, "max_workers": 2, "leases_per_worker": 4, "has_peer": False},
         stillborn=0.3,
         execution_dies=0.2,
     ),
@@ -407,8 +407,8 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
     "rare managers": _focused(
         shape={
             "manager_run_ms": 10_000,
-            "workers_min": 8,
-            "workers_max": 12,
+            "min_workers": 8,
+            "max_workers": 12,
             "leases_per_worker": 1,
             "reshard_every_s": 5.0,
             "has_peer": False,
@@ -418,9 +418,9 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         shape={
             "handlers_overlap": False,
             "leases_per_worker": 6,
-            "workers_min": 1,
-            "workers_max": 2,
-            "batch_records_most": 1,
+            "min_workers": 1,
+            "max_workers": 2,
+            "max_batch_records": 1,
             "records_per_read": 20,
             "records_per_s": 8.0,
             "has_peer": False,
@@ -433,12 +433,12 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         freeze_in_call=0.1,
     ),
     "long imports": _focused(
-        shape={"turn_most_ms": 20_000, "busy_s": 150.0, "has_peer": False, "cycle_ms": 2_000},
+        shape={"max_turn_ms": 20_000, "busy_s": 150.0, "has_peer": False, "cycle_ms": 2_000},
         cold_start=0.7,
         slow_import=0.9,
     ),
     "one death is enough": _focused(
-        shape={"on_exhausted": "sqs", "has_peer": False, "crashes_most": 1, "records_per_s": 6.0},
+        shape={"on_exhausted": "sqs", "has_peer": False, "max_crashes": 1, "records_per_s": 6.0},
         poison=0.01,
     ),
     "long handovers": _focused(
@@ -446,7 +446,7 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
             **_PEER,
             "peer_hurry": 4.0,
             "peers_lead": True,
-            "turn_most_ms": 70_000,
+            "max_turn_ms": 70_000,
             "cycle_ms": 20_000,
             "reshard_every_s": 40.0,
             "busy_s": 120.0,
@@ -457,7 +457,7 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
             **_PEER,
             "peer_hurry": 6.0,
             "peers_lead": True,
-            "turn_most_ms": 20_000,
+            "max_turn_ms": 20_000,
             "cycle_ms": 5_000,
         },
         kill_between=0.04,
@@ -466,7 +466,7 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         shape={
             "sleep": True,
             "sleep_after_ms": 1_000,
-            "wake_most_ms": 60_000,
+            "max_wake_ms": 60_000,
             "cycle_ms": 3_000,
             "records_per_s": 0.05,
             "reshard_every_s": 60.0,

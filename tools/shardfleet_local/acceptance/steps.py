@@ -170,7 +170,7 @@ async def replacement(scene: Scene, before: AbstractSet[str], *, stopped: str) -
         StepFailed: there was none in time.
 
     """
-    others, wanted = len(before - {stopped}), scene.size.config["workers_min"]
+    others, wanted = len(before - {stopped}), scene.size.config["min_workers"]
     if others >= wanted:
         return f"{others} others ran on, and {wanted} are wanted"
     began_ms = scene.clock.monotonic_ms()
@@ -246,7 +246,7 @@ async def new_code(scene: Scene) -> Measured:
 async def quiet(scene: Scene) -> Measured:
     """Send nothing for a while, and then go on."""
     config = scene.size.config
-    frozen_ms = config["turn_most_ms"]
+    frozen_ms = config["max_turn_ms"]
     scene.feeder.is_quiet = True
     await scene.clock.sleep_ms(scene.size.quiet_ms)
     scene.feeder.is_quiet = False

@@ -42,7 +42,7 @@ LOOK_EVERY_MS = 1_000
 TOLD_EVERY_MS = 15_000
 LEDGER_FILE = "ledger.jsonl"
 
-SHORT_TURNS = {"SHARDFLEET_TURN_MOST_MS": "10000", "SHARDFLEET_HANDLER_TIMEOUT_MS": "5000"}
+SHORT_TURNS = {"SHARDFLEET_MAX_TURN_MS": "10000", "SHARDFLEET_HANDLER_TIMEOUT_MS": "5000"}
 """So that trouble also meets turns that begin and end; one that ends well forgives crashes."""
 
 STREAM_FAULTS = (

@@ -150,7 +150,7 @@ class EmrServerless:
         for run in runs:
             if run.state in (RunState.SUBMITTED, RunState.QUEUED):
                 on_their_way = sum(each.state in _ON_ITS_WAY for each in runs)
-                if on_their_way < application.runs_most:
+                if on_their_way < application.max_runs:
                     run.enter(RunState.PENDING, at_s)
                     run.due = (at_s + self._delays.schedule_s, RunState.SCHEDULED)
                 elif run.state is RunState.SUBMITTED:

@@ -122,7 +122,7 @@ class Application:
         return 60.0 * float(found.get("idleTimeoutMinutes", 15))  # fact R14
 
     @property
-    def runs_most(self) -> float:
+    def max_runs(self) -> float:
         """How many runs may be on their way at once (EMR 7.0 and later)."""
         found = self.request.get("schedulerConfiguration")
         return math.inf if found is None else float(found.get("maxConcurrentRuns", 15))  # fact R07

@@ -275,12 +275,12 @@ def _functions(facts: Facts) -> Iterator[Finding]:
                 "raise or remove its reserved concurrency",
             )
     config, worker = facts.config, facts.worker
-    if worker.concurrency and worker.concurrency < config.workers_max:
+    if worker.concurrency and worker.concurrency < config.max_workers:
         yield _warning(
             "worker-concurrency",
-            f"the worker's reserved concurrency is {worker.concurrency}, but workers_max is "
-            f"{config.workers_max}: the slots beyond it are throttled",
-            "raise the reserved concurrency, or lower workers_max",
+            f"the worker's reserved concurrency is {worker.concurrency}, but max_workers is "
+            f"{config.max_workers}: the slots beyond it are throttled",
+            "raise the reserved concurrency, or lower max_workers",
         )
     needed_ms = config.handler_timeout_ms + config.turn_margin_ms
     if 0 < worker.timeout_ms < needed_ms:
@@ -300,16 +300,16 @@ def _account(facts: Facts) -> Iterator[Finding]:
     691); a fleet that uses it up keeps its own manager from running.
     """
     found = facts.unreserved_concurrency
-    workers = 0 if facts.worker.concurrency else facts.config.workers_max
+    workers = 0 if facts.worker.concurrency else facts.config.max_workers
     needed = workers + (0 if facts.manager.concurrency else 1)
     if found is not None and found < needed:
         yield _warning(
             "account-concurrency",
             f"Lambda runs at most {found} invocations at once of the account's functions without a "
-            f"reservation, but the fleet alone may need {needed} (workers_max {workers}, and the "
+            f"reservation, but the fleet alone may need {needed} (max_workers {workers}, and the "
             "manager): the manager, too, is throttled then",
             "ask for a higher quota of Lambda's concurrent executions (Service Quotas "
-            f"L-B99A9384), or set workers_max to less than {max(found, 2)}, minus what else runs "
+            f"L-B99A9384), or set max_workers to less than {max(found, 2)}, minus what else runs "
             "in the account",
         )
 
@@ -370,12 +370,12 @@ def _fleet(facts: Facts) -> Iterator[Finding]:
     unfinished = sum(
         not lease.is_finished and lease.effective_owner in free_or_ours for lease in reading.leases
     )
-    room = config.workers_max * config.leases_per_worker
+    room = config.max_workers * config.leases_per_worker
     if unfinished > room:
         yield _error(
             "too-few-slots",
-            f"{unfinished} leases are to be read, but workers_max x leases_per_worker is {room}",
-            "raise workers_max or leases_per_worker",
+            f"{unfinished} leases are to be read, but max_workers x leases_per_worker is {room}",
+            "raise max_workers or leases_per_worker",
         )
     if facts.unread_shards:
         yield _error(

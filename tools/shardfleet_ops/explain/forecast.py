@@ -222,7 +222,7 @@ class _Future:
         """Change the fleet as the question says."""
         if question.workers is not None:
             self._config = replace(
-                self._config, workers_min=question.workers, workers_max=question.workers
+                self._config, min_workers=question.workers, max_workers=question.workers
             )
         if question.lose:
             self._lose(question.lose)

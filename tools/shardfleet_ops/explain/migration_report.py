@@ -213,11 +213,11 @@ def _retention(facts: MigrationFacts) -> Iterator[ReportLine]:
 
 def _room(facts: MigrationFacts) -> Iterator[ReportLine]:
     config, leases = facts.config, len(facts.snapshot.unfinished)
-    room = config.workers_max * config.leases_per_worker
+    room = config.max_workers * config.leases_per_worker
     if facts.direction is Direction.TO_JAVA:
         return
     told = (
-        f"{leases} leases, and {config.workers_max} workers (workers_max) with "
+        f"{leases} leases, and {config.max_workers} workers (max_workers) with "
         f"{config.leases_per_worker} each (leases_per_worker)"
     )
     if room < leases:

@@ -23,7 +23,7 @@ from shardfleet_testkit.checkers.checker import (
 from shardfleet_testkit.checkers.deaths import was_refused_to_its_end
 from shardfleet_testkit.checkers.ledger import SourceRecord
 
-# The least of max_attempts and crashes_most in any simulated configuration.
+# The least of max_attempts and max_crashes in any simulated configuration.
 ATTEMPTS_LEAST = 3
 
 

@@ -77,8 +77,8 @@ class Uneven:
             state_table="state",
             assignment=self.assignment,
             leases_per_worker=2 * self.shards // self.slots,
-            workers_min=self.slots,
-            workers_max=self.slots,
+            min_workers=self.slots,
+            max_workers=self.slots,
             busy_read_ms=_READ_EVERY_MS,
         )
 

@@ -80,7 +80,7 @@ class CalmFleet:
             worker_box_ms=_BOX_MS,
             handlers_overlap=handlers_overlap,
         )
-        self.machine = StateMachine(self.around, self.functions, loops_most=1_000)
+        self.machine = StateMachine(self.around, self.functions, max_loops=1_000)
 
     def checker(self, kind: type[CheckerT]) -> CheckerT:
         """Return the checker of a kind."""

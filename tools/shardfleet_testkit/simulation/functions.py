@@ -245,7 +245,7 @@ class Functions:
             entropy=self._entropy(actor),
             events=_Sink(actor, self._around),
         )
-        run = run_manager(self._config, ports, run_ms=self._config.manager_most_ms)
+        run = run_manager(self._config, ports, run_ms=self._config.max_manager_ms)
         self._start(actor, run, MANAGER_BOX_MS)
 
     def peer(self, number: int, *, hurry: float = 1.0, is_old: bool = False) -> Actor:

@@ -68,8 +68,8 @@ class Scale:
             lease_table="leases",
             state_table="state",
             leases_per_worker=self.leases_most,
-            workers_min=self.slots,
-            workers_max=self.slots,
+            min_workers=self.slots,
+            max_workers=self.slots,
             idle_read_ms=self.idle_read_ms,
         )
 

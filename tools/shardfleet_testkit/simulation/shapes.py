@@ -30,7 +30,7 @@ class Shape:
         shards_most: never more are open.
         records_per_s: put on average.
         reshard_every_s: on average.
-        loops_most: invocations before an execution continues as new.
+        max_loops: invocations before an execution continues as new.
         handlers_overlap: the user's handler is ``async def``.
         busy_s: how long faults happen.
         measures_quiet: wait for a quiet fleet and measure it.
@@ -59,7 +59,7 @@ class Shape:
     shards_most: int
     records_per_s: float
     reshard_every_s: float
-    loops_most: int
+    max_loops: int
     handlers_overlap: bool
     busy_s: float
     measures_quiet: bool
@@ -94,7 +94,7 @@ class Shape:
             shards_most=18,
             records_per_s=chance.uniform(0.5, 4.0),
             reshard_every_s=chance.uniform(8.0, 60.0),
-            loops_most=chance.randint(2, 8),
+            max_loops=chance.randint(2, 8),
             handlers_overlap=chance.choice((True, False)),
             busy_s=busy_s or chance.uniform(200.0, 800.0),
             measures_quiet=chance.randrange(5) == 0 and not may_have_peer,
@@ -105,7 +105,7 @@ class Shape:
     def small(cls, chance: random.Random, *, busy_s: float | None = None) -> Shape:
         """Draw a cheap shape: 3 to 8 shards on at least 2 slots, for a minute or two."""
         drawn = cls.drawn(chance, busy_s=busy_s or chance.uniform(50.0, 120.0))
-        config = replace(drawn.config, workers_min=chance.randint(2, 3), workers_max=6)
+        config = replace(drawn.config, min_workers=chance.randint(2, 3), max_workers=6)
         return replace(
             drawn,
             config=config,
@@ -123,7 +123,7 @@ class Shape:
             self.config,
             sleep=True,
             sleep_after_ms=chance.choice((1_000, 3_000, 8_000)),
-            wake_most_ms=chance.choice((10_000, 30_000, 60_000)),
+            max_wake_ms=chance.choice((10_000, 30_000, 60_000)),
         )
         # Shards that fall asleep and wake change hands in the quietest fleet.
         records_per_s = chance.choice((0.1, 0.3, 1.0))
@@ -146,9 +146,9 @@ class Shape:
         config = replace(
             self.config,
             parallelism=chance.choice((2, 4, 16)),
-            open_records_most=chance.choice((5, 50, 100_000)),
+            max_open_records=chance.choice((5, 50, 100_000)),
             on_failure=chance.choice(("retry", "bisect")),
-            batch_records_most=min(self.config.batch_records_most, 5),
+            max_batch_records=min(self.config.max_batch_records, 5),
         )
         records_per_s = self.records_per_s * chance.choice((1.0, 3.0))
         return replace(self, config=config, records_per_s=records_per_s)
@@ -165,8 +165,8 @@ class Shape:
             self.config,
             checkpoint="manual",
             parallelism=1,
-            open_records_most=chance.choice((3, 10, 50)),
-            open_age_ms=chance.choice((2_000, 10_000, 60_000)),
+            max_open_records=chance.choice((3, 10, 50)),
+            max_open_age_ms=chance.choice((2_000, 10_000, 60_000)),
         )
         return replace(self, config=config, measures_quiet=False)
 
@@ -185,11 +185,11 @@ def _config(chance: random.Random, *, leases_per_worker: int) -> FleetConfig:
         cycle_ms=chance.choice((5_000, 20_000)),
         assignment=chance.choice(("balanced", "balanced", "greedy")),
         leases_per_worker=leases_per_worker + chance.randint(0, 2),
-        workers_min=chance.randint(4, 6),
-        workers_max=16,
+        min_workers=chance.randint(4, 6),
+        max_workers=16,
         scale_down_ms=10_000,
         records_per_read=chance.choice((3, 20, 200)),
-        batch_records_most=chance.choice((1, 5, 50)),
+        max_batch_records=chance.choice((1, 5, 50)),
         handler_timeout_ms=5_000,
         initial_position=chance.choice(("TRIM_HORIZON", "TRIM_HORIZON", "LATEST")),
         on_exhausted=on_exhausted,
@@ -197,5 +197,5 @@ def _config(chance: random.Random, *, leases_per_worker: int) -> FleetConfig:
         max_attempts=chance.choice((0, 3, 10)),
         checkpoint_ms=chance.choice((0, 1_000, 5_000)),
         turn_margin_ms=6_000,
-        turn_most_ms=chance.choice((20_000, 40_000, 70_000)),
+        max_turn_ms=chance.choice((20_000, 40_000, 70_000)),
     )

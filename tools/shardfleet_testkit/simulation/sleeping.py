@@ -46,7 +46,7 @@ class Idle:
     Attributes:
         shards: all open.
         sleep_after_ms: of the configuration.
-        wake_most_ms: of the configuration.
+        max_wake_ms: of the configuration.
         splits: shards that are split in their sleep.
         merges: pairs of neighbours that are merged.
         seed: of the delays.
@@ -55,7 +55,7 @@ class Idle:
 
     shards: int = 100
     sleep_after_ms: int = 60_000
-    wake_most_ms: int = 60_000
+    max_wake_ms: int = 60_000
     splits: int = 3
     merges: int = 2
     seed: int = 1
@@ -70,7 +70,7 @@ class Idle:
             state_table="state",
             sleep=True,
             sleep_after_ms=self.sleep_after_ms,
-            wake_most_ms=self.wake_most_ms,
+            max_wake_ms=self.max_wake_ms,
         )
 
 

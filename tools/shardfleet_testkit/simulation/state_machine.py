@@ -32,11 +32,11 @@ class _Execution:
 class StateMachine:
     """All executions of the fleet's slots."""
 
-    def __init__(self, around: Surroundings, functions: Functions, *, loops_most: int) -> None:
-        """Deploy; an execution continues as new after ``loops_most`` invocations."""
+    def __init__(self, around: Surroundings, functions: Functions, *, max_loops: int) -> None:
+        """Deploy; an execution continues as new after ``max_loops`` invocations."""
         self._around = around
         self._functions = functions
-        self._loops_most = loops_most
+        self._max_loops = max_loops
         self._executions: dict[str, _Execution] = {}
         self._aborted: set[str] = set()
 
@@ -100,7 +100,7 @@ class StateMachine:
             if outcome in (TurnOutcome.IDLE, TurnOutcome.DRAINED):
                 return outcome.value
             crashes = 0 if outcome is TurnOutcome.CONTINUE else crashes + 1
-            if loops >= self._loops_most:
+            if loops >= self._max_loops:
                 following = replace(given, generation=given.generation + 1)
                 await self.start(following.execution_name(), following.execution_text())
                 return "continues as new"

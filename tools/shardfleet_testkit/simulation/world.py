@@ -83,7 +83,7 @@ class World:
             worker_box_ms=shape.box_ms,
             handlers_overlap=shape.handlers_overlap,
         )
-        self._machine = StateMachine(around, self.functions, loops_most=shape.loops_most)
+        self._machine = StateMachine(around, self.functions, max_loops=shape.max_loops)
         self._hands = OtherHands(around, self.leases)
         self._rewinder = RewindingPerson(
             around,

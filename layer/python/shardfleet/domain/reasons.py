@@ -545,7 +545,7 @@ class SlotForEachLease(Reason, words="a slot for each of {leases:lease}"):
 
 
 @dataclass(frozen=True)
-class CappedSize(Reason, words="{why}; at most {most} (workers_max)"):
+class CappedSize(Reason, words="{why}; at most {most} (max_workers)"):
     """More slots were needed than there may be."""
 
     why: Reason
@@ -553,14 +553,14 @@ class CappedSize(Reason, words="{why}; at most {most} (workers_max)"):
 
 
 @dataclass(frozen=True)
-class MostSlots(Reason, words="at most {most} (workers_max)"):
+class MostSlots(Reason, words="at most {most} (max_workers)"):
     """There may be no more slots."""
 
     most: int
 
 
 @dataclass(frozen=True)
-class LeastSlots(Reason, words="at least {least} (workers_min)"):
+class LeastSlots(Reason, words="at least {least} (min_workers)"):
     """There are to be no fewer slots."""
 
     least: int

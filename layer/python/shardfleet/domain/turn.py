@@ -110,7 +110,7 @@ class TurnSnapshot:
         pace: of sizing, as kept.
         loads: what was compared in the turn before.
         kcl3: what a KCL 3 keeps beside the leases.
-        is_thrifty: for money's sake no more slots than the leases need, whatever ``workers_min``.
+        is_thrifty: for money's sake no more slots than the leases need, whatever ``min_workers``.
         rebalance: load is evened out in this turn.
         draw: what the greedy strategy shuffles by; another one in each turn.
         versions: kind and id to the version of documents that the plan may change.
@@ -614,7 +614,7 @@ def _slots(
         now_ms=snapshot.at_ms,
         silent_ms=_silent_ms(config),
         leave_most_ms=config.handover_limit_ms + config.cycle_ms,
-        slots_most=config.workers_max,
+        slots_most=config.max_workers,
         held=held,
         taken=snapshot.unreadable_slots,
         lost=frozenset(
@@ -638,8 +638,8 @@ def _sizing_limits(config: FleetConfig, *, is_thrifty: bool) -> SizingLimits:
     """Return what sizes the fleet; a thrifty one keeps no more slots than the leases need."""
     return SizingLimits(
         leases_per_worker=config.leases_per_worker,
-        workers_min=min(1, config.workers_min) if is_thrifty else config.workers_min,
-        workers_max=config.workers_max,
+        min_workers=min(1, config.min_workers) if is_thrifty else config.min_workers,
+        max_workers=config.max_workers,
         target=config.target_percent / 100,
         lag_most_ms=config.lag_objective_ms or LAG_MOST_MS,
         scale_down_ms=config.scale_down_ms,

@@ -254,7 +254,7 @@ class Patience:
             clock=clock,
             entropy=entropy,
             first_ms=config.retry_first_ms,
-            most_ms=config.retry_most_ms,
+            most_ms=config.max_retry_ms,
         )
 
     def back_off_ms(self, failures: int) -> int:

@@ -124,7 +124,7 @@ class Courier:
                 await self._learn()
             while in_flight or self.lanes.anything_waits:
                 self._changed.clear()
-                while len(in_flight) < self._settings.requests_most:
+                while len(in_flight) < self._settings.max_requests:
                     now_ms = self._clock.monotonic_ms()
                     request = next_request(self.lanes, self._settings, now_ms=now_ms)
                     if request is None:
@@ -133,7 +133,7 @@ class Courier:
                     in_flight[task] = request
                     task.add_done_callback(self._arrived)
                 if in_flight or self.lanes.anything_waits:  # What waited may be wanted no more.
-                    await self._wait(full=len(in_flight) >= self._settings.requests_most)
+                    await self._wait(full=len(in_flight) >= self._settings.max_requests)
         except Exception as error:  # noqa: BLE001 - no caller may wait for a task that has ended
             await asyncio.gather(*in_flight)
             # Records that were being taken for a request are in no lane; some lanes are left busy.
@@ -245,7 +245,7 @@ class Courier:
                 self.counts.listings += 1
                 found = await self._writer.list_shards()
             except Throttled:
-                delay_ms = min(flow.pause_first_ms << attempt, flow.pause_most_ms)
+                delay_ms = min(flow.pause_first_ms << attempt, flow.max_pause_ms)
                 await self._clock.sleep_ms(self._jittered(delay_ms))
             else:
                 self.lanes.learn(found, now_ms=self._clock.monotonic_ms())
@@ -293,8 +293,8 @@ class Courier:
         self.lanes.judge(lane, sent=len(portion.entries), refused=refused)
         flow, now_ms = lane.flow, self._clock.monotonic_ms()
         lane.not_before_ms = now_ms + self._jittered(flow.pause_ms) if flow.pause_ms else 0
-        counts.pause_most_ms = max(counts.pause_most_ms, flow.pause_ms)
-        counts.batch_least = min(flow.batch, counts.batch_least or flow.batch)
+        counts.max_pause_ms = max(counts.max_pause_ms, flow.pause_ms)
+        counts.min_batch = min(flow.batch, counts.min_batch or flow.batch)
         self._observe(
             ShardAnswer(
                 shard_id=lane.shard_id,

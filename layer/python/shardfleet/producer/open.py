@@ -60,7 +60,7 @@ async def open_producer(
 
     """
     limits = settings or ProducerSettings()
-    count = limits.requests_most + 1  # Beside the requests, a listing of the shards.
+    count = limits.max_requests + 1  # Beside the requests, a listing of the shards.
     access = Access(region=region, endpoint=endpoint, role_arn=role_arn, connections=count)
     clients = AccountClients(access, stream=stream)
     pool = ThreadPool("producer", threads=count)

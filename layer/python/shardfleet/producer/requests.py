@@ -134,9 +134,9 @@ def next_request(lanes: Lanes, settings: ProducerSettings, *, now_ms: int) -> Re
     portions: list[Portion] = []
     entries, size = ENTRIES_MOST, settings.request_bytes
     for lane in lanes.ready(now_ms):
-        entries_most, pace_bytes = lanes.room(lane, now_ms)
+        max_entries, pace_bytes = lanes.room(lane, now_ms)
         filler = _Filler(settings, lane, request_bytes=size, alone=not portions)
-        portion = filler.fill(min(entries, entries_most), pace_bytes=pace_bytes)
+        portion = filler.fill(min(entries, max_entries), pace_bytes=pace_bytes)
         if portion.entries:
             taken = sum(entry.size for entry in portion.entries)
             lanes.depart(lane, entries=len(portion.entries), size=taken, now_ms=now_ms)
@@ -165,19 +165,19 @@ class _Filler:
         self._size = 0
         self._full = False
 
-    def fill(self, entries_most: int, *, pace_bytes: int) -> Portion:
+    def fill(self, max_entries: int, *, pace_bytes: int) -> Portion:
         """Return the portion; in a request of its own, a lane may send one entry of any size."""
         lane, entries = self._lane, self._portion.entries
         while lane.queue and not self._full:
-            if len(entries) >= entries_most or (entries and self._size >= pace_bytes):
+            if len(entries) >= max_entries or (entries and self._size >= pace_bytes):
                 break
             call = lane.queue[0].call
             if call.is_stopped:
                 lane.left([lane.queue.popleft()])
             elif call.aggregate and lane.shard is not None:
-                self._add_aggregates(entries_most, pace_bytes)
+                self._add_aggregates(max_entries, pace_bytes)
             else:
-                self._add_plain(entries_most - len(entries), pace_bytes)
+                self._add_plain(max_entries - len(entries), pace_bytes)
         lane.queue.extendleft(reversed(self._passed_over))
         lane.left(self._portion.parts)
         return self._portion
@@ -215,13 +215,13 @@ class _Filler:
         if passed:
             self._pass_over(head.at(passed), most=_PASSED_OVER_MOST)
 
-    def _add_aggregates(self, entries_most: int, pace_bytes: int) -> None:
+    def _add_aggregates(self, max_entries: int, pace_bytes: int) -> None:
         """Pack what waits first, of keys that are not in the request yet, into one or several."""
         size = self._settings.aggregate_bytes
         if not self._has_room(size):
             self._full = True
             return
-        entries = entries_most - len(self._portion.entries)
+        entries = max_entries - len(self._portion.entries)
         in_request, in_pace = self._request_bytes - self._size, pace_bytes - self._size
         most = max(1, min(entries, in_request // size, -(-in_pace // size)))
         for number, group in enumerate(self._groups(most)):

@@ -33,7 +33,7 @@ class ProducerSettings:
         aggregate_records: user records in an aggregate.
         record_bytes: data and key of one record; larger ones are refused before anything is sent.
         request_bytes: data and keys of one request.
-        requests_most: requests in flight; one shard is in one of them at most.
+        max_requests: requests in flight; one shard is in one of them at most.
         shard_records_per_s: what this producer sends to one shard (quota: 1,000 stream records).
         shard_bytes_per_s: the same in bytes of data and keys (quota: 1 MiB).
         flow: batch size and pause per shard.
@@ -52,7 +52,7 @@ class ProducerSettings:
     aggregate_records: int = 500
     record_bytes: int = STREAM_RECORD_BYTES
     request_bytes: int = REQUEST_BYTES_MOST
-    requests_most: int = 4
+    max_requests: int = 4
     shard_records_per_s: int = 1_000
     shard_bytes_per_s: int = _MIB
     flow: FlowLimits = field(default_factory=FlowLimits)
@@ -67,7 +67,7 @@ class ProducerSettings:
             "aggregate_records": (1, None),
             "record_bytes": (1, MAX_RECORD_BYTES),
             "request_bytes": (1, REQUEST_BYTES_MOST),
-            "requests_most": (1, None),
+            "max_requests": (1, None),
             "shard_records_per_s": (1, None),
             "shard_bytes_per_s": (1, None),
             "linger_ms": (0, None),
@@ -79,9 +79,9 @@ class ProducerSettings:
             for name, (least, most) in ranges.items()
             if not least <= getattr(self, name) <= (most or getattr(self, name))
         ]
-        if not 1 <= self.flow.entries_least <= self.flow.entries_most <= ENTRIES_MOST:
+        if not 1 <= self.flow.min_entries <= self.flow.max_entries <= ENTRIES_MOST:
             wrong.append(
-                f"flow has batches of {self.flow.entries_least} to {self.flow.entries_most} "
+                f"flow has batches of {self.flow.min_entries} to {self.flow.max_entries} "
                 f"entries (allowed: 1 to {ENTRIES_MOST})"
             )
         namespace = self.metrics_namespace
@@ -140,8 +140,8 @@ class ProducerCounts:
         accepted: records (not stream records) that the stream has.
         entries: stream records that it has, misrouted ones included.
         listings: how often the shards were listed.
-        batch_least: smallest batch that flow control has come to; None before any request.
-        pause_most_ms: longest pause that it has made.
+        min_batch: smallest batch that flow control has come to; None before any request.
+        max_pause_ms: longest pause that it has made.
 
     """
 
@@ -152,8 +152,8 @@ class ProducerCounts:
     accepted: int = 0
     entries: int = 0
     listings: int = 0
-    batch_least: int | None = None
-    pause_most_ms: int = 0
+    min_batch: int | None = None
+    max_pause_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,7 +156,7 @@ class FunctionHandlerRunner:
                 error = (
                     f"handler_timeout_ms ({self._timeout_ms}) is too short for the invocations "
                     f"that a batch takes: {done} of {len(batch)} records are done; raise it, or "
-                    "lower batch_bytes_most"
+                    "lower max_batch_bytes"
                 )
                 return HandlerResult(done_count=done, error=error, state=state)
             result = await self._invoke(cut, batch, state)

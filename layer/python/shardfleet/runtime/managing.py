@@ -57,7 +57,7 @@ async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
     left_ms = context.get_remaining_time_in_millis() - invocation.MARGIN_MS
     async with invocation.invocation(sandbox, context, MANAGER, scheduled_runs=1) as threads:
         ports = manager_ports(sandbox, threads, worker_launcher(sandbox, threads))
-        run_ms = min(sandbox.config.manager_most_ms, left_ms)
+        run_ms = min(sandbox.config.max_manager_ms, left_ms)
         return await run_manager(sandbox.config, ports, run_ms=run_ms)
 
 

@@ -138,7 +138,7 @@ class Setup:
 def workers_for(config: FleetConfig, shards: int) -> int:
     """Return how many slots so many shards need."""
     needed = -(-shards // config.leases_per_worker)
-    return max(config.workers_min, min(needed, config.workers_max)) if shards else 0
+    return max(config.min_workers, min(needed, config.max_workers)) if shards else 0
 
 
 def per_month(config: FleetConfig, setup: Setup, prices: Prices = PRICES) -> Costs:
@@ -211,7 +211,7 @@ def _of_manager(config: FleetConfig, setup: Setup) -> Consumption:
 
 def _of_worker(config: FleetConfig, setup: Setup, workers: int) -> Consumption:
     leases = setup.shards / workers
-    turn_ms = min(config.turn_most_ms, setup.worker_timeout_ms - config.turn_margin_ms)
+    turn_ms = min(config.max_turn_ms, setup.worker_timeout_ms - config.turn_margin_ms)
     turns = _MONTH_S * 1_000 // max(1, turn_ms)
     ticks = _MONTH_S * 1_000 / config.renew_ms
     # A checkpoint counts as a renewal, so a lease is written by whichever is more often.

@@ -137,7 +137,7 @@ class Attempts:
 
     __slots__ = (
         "_batch_error",
-        "_crashes_most",
+        "_max_crashes",
         "_ends",
         "_is_suspect",
         "_most",
@@ -153,7 +153,7 @@ class Attempts:
         policy: FailurePolicy,
         *,
         attempts_most: int,
-        crashes_most: int,
+        max_crashes: int,
         retry: RetryPolicy = RETRIES["retry"],
     ) -> None:
         """
@@ -163,13 +163,13 @@ class Attempts:
             policy: what becomes of records that are given up.
             retry: how records of a call that failed go again.
             attempts_most: attempts per record; 0 tries for ever.
-            crashes_most: deaths over one record.
+            max_crashes: deaths over one record.
 
         """
         self._policy = policy
         self._retry = retry
         self._most = attempts_most
-        self._crashes_most = crashes_most
+        self._max_crashes = max_crashes
         self.charge: CrashCharge | None = None
         self.begin_anew()
 
@@ -212,7 +212,7 @@ class Attempts:
     def deaths_over(self, record: Record) -> int:
         """Return the deaths over exactly this record if they are too many, else 0."""
         charge = self.charge
-        if charge is None or charge.crashes < self._crashes_most:
+        if charge is None or charge.crashes < self._max_crashes:
             return 0
         return charge.crashes if charge.first == charge.last == position_of(record) else 0
 

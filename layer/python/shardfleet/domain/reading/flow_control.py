@@ -24,17 +24,17 @@ class FlowLimits:
     The range of the two.
 
     Attributes:
-        entries_most: largest batch; 500 is the quota of ``PutRecords``.
-        entries_least: smallest batch (Jet: 10).
+        max_entries: largest batch; 500 is the quota of ``PutRecords``.
+        min_entries: smallest batch (Jet: 10).
         pause_first_ms: pause after the first refusal (Jet: 100).
-        pause_most_ms: longest pause (Jet: 10,000).
+        max_pause_ms: longest pause (Jet: 10,000).
 
     """
 
-    entries_most: int = 500
-    entries_least: int = 10
+    max_entries: int = 500
+    min_entries: int = 10
     pause_first_ms: int = 100
-    pause_most_ms: int = 10_000
+    max_pause_ms: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Flow:
 
 def unhindered(limits: FlowLimits) -> Flow:
     """Return the flow to a shard of which nothing is known yet: full batches, no pause."""
-    return Flow(limits.entries_most)
+    return Flow(limits.max_entries)
 
 
 def after_answer(flow: Flow, limits: FlowLimits, *, sent: int, refused: int) -> Flow:
@@ -72,18 +72,18 @@ def after_answer(flow: Flow, limits: FlowLimits, *, sent: int, refused: int) -> 
     if refused == 0:
         # Growing is earned: a batch that was not used up proves nothing about a larger one.
         grown = flow.batch + -(-flow.batch // 10) if sent >= flow.batch else flow.batch
-        return Flow(min(grown, limits.entries_most), _shorter(flow.pause_ms, limits))
+        return Flow(min(grown, limits.max_entries), _shorter(flow.pause_ms, limits))
     if accepted == 0:
-        halved = max(flow.batch // 2, limits.entries_least)
+        halved = max(flow.batch // 2, limits.min_entries)
         doubled = max(2 * flow.pause_ms, limits.pause_first_ms)
-        return Flow(halved, min(doubled, limits.pause_most_ms))
+        return Flow(halved, min(doubled, limits.max_pause_ms))
     pause_ms = max(limits.pause_first_ms, _shorter(flow.pause_ms, limits))
     if accepted >= refused:
         return Flow(flow.batch, pause_ms)  # It takes most of it: sending the rest again is cheap.
-    if flow.batch <= limits.entries_least:
-        pause_ms = min(max(flow.pause_ms * 3 // 2, limits.pause_first_ms), limits.pause_most_ms)
+    if flow.batch <= limits.min_entries:
+        pause_ms = min(max(flow.pause_ms * 3 // 2, limits.pause_first_ms), limits.max_pause_ms)
     share = flow.batch * accepted // sent  # What it would have taken of a full batch.
-    return Flow(max(share, limits.entries_least), pause_ms)
+    return Flow(max(share, limits.min_entries), pause_ms)
 
 
 def _shorter(pause_ms: int, limits: FlowLimits) -> int:

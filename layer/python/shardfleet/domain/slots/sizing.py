@@ -41,8 +41,8 @@ class SizingLimits:
 
     Attributes:
         leases_per_worker: most leases one slot holds.
-        workers_min: slots kept while there is anything to read.
-        workers_max: most slots at once.
+        min_workers: slots kept while there is anything to read.
+        max_workers: most slots at once.
         target: part of its time or CPU that a slot should use.
         lag_most_ms: a lease further behind asks for a slot more.
         scale_down_ms: how long there must have been too many before one leaves, and after it the
@@ -53,8 +53,8 @@ class SizingLimits:
     """
 
     leases_per_worker: int
-    workers_min: int
-    workers_max: int
+    min_workers: int
+    max_workers: int
     target: float
     lag_most_ms: int
     scale_down_ms: int
@@ -136,9 +136,9 @@ def plan_size(
         is_raise = needed > present and isinstance(decisive, TooFarBehind | CatchingUp)
         raised_ms = now_ms if is_raise else pace.raised_ms
         return Sizing(wanted=needed, reason=reason, pace=Pace(raised_ms=raised_ms))
-    if present > limits.workers_max:
+    if present > limits.max_workers:
         # No measurement that may be wrong: somebody has said so.
-        most = max(needed, limits.workers_max)
+        most = max(needed, limits.max_workers)
         return Sizing(wanted=most, reason=MostSlots(most), pace=pace)
     surplus_ms = pace.surplus_ms if 0 < pace.surplus_ms <= now_ms else now_ms
     lasted_ms = now_ms - surplus_ms
@@ -170,10 +170,10 @@ def _needed(
         needed, reason = by_lag, why
     if needed > unfinished:
         needed, reason = unfinished, SlotForEachLease(unfinished)
-    if needed > limits.workers_max:
-        needed, reason = limits.workers_max, CappedSize(reason, limits.workers_max)
-    if needed < limits.workers_min:
-        needed, reason = limits.workers_min, LeastSlots(limits.workers_min)
+    if needed > limits.max_workers:
+        needed, reason = limits.max_workers, CappedSize(reason, limits.max_workers)
+    if needed < limits.min_workers:
+        needed, reason = limits.min_workers, LeastSlots(limits.min_workers)
     return needed, reason
 
 

@@ -331,7 +331,7 @@ class ShardConsumer:
             PageRead(
                 lease_key=self._held.lease_key,
                 stream_records=len(page.records),
-                brings=bool(await records.waiting(self._config.batch_records_most)),
+                brings=bool(await records.waiting(self._config.max_batch_records)),
                 size_bytes=page.size,
                 millis_behind_latest=page.lag_ms,
             )

@@ -134,7 +134,7 @@ class CrashNotes:
         return Attempts(
             config.failure_policy,
             attempts_most=config.max_attempts,
-            crashes_most=config.crashes_most,
+            max_crashes=config.max_crashes,
             retry=config.retry_policy,
         )
 
@@ -145,7 +145,7 @@ class CrashNotes:
     def killer(self, lease_key: str) -> CallCharge | None:
         """Return the call without records that has killed the process too often, if there is."""
         charge = self._charges.get(lease_key)
-        return charge if charge and charge.crashes >= self._config.crashes_most else None
+        return charge if charge and charge.crashes >= self._config.max_crashes else None
 
     async def charge(self, lease_key: str, *, done: ExtendedSequenceNumber) -> None:
         """

@@ -134,7 +134,7 @@ class Deaggregator:
         """
         self._shard_id = shard_id
         self._hash_range = None if hash_range is None else (hash_range.start, hash_range.end)
-        self._limits = ExpansionLimits(config.aggregate_records_most, config.aggregate_bytes_most)
+        self._limits = ExpansionLimits(config.max_aggregate_records, config.max_aggregate_bytes)
         self._policy = cast("MisroutedPolicy", config.misrouted)
         self._filter = RecordFilter(config.filters)
         self._sink = sink

@@ -96,9 +96,9 @@ class ShardDelivery:
         """Know of nothing that is open: with manual checkpoints, it comes again."""
         config = self._config
         self._open = OpenRecords(
-            records_most=config.open_records_most,
-            bytes_most=config.open_bytes_most,
-            age_most_ms=config.open_age_ms,
+            records_most=config.max_open_records,
+            bytes_most=config.max_open_bytes,
+            age_most_ms=config.max_open_age_ms,
         )
         self._life = ShardLife() if config.checkpoint == "manual" else None
         self._idle_failures = 0
@@ -164,7 +164,7 @@ class ShardDelivery:
             return
         calls_before = self._calls
         lane = ShardLane(self._attempts, partial(self._done, records))
-        while waiting := await records.waiting(self._config.call_records_most):
+        while waiting := await records.waiting(self._config.max_call_records):
             await self._hand_over(waiting, lane)
         if records.end is not None:
             self._pass_by(records.end)
@@ -186,7 +186,7 @@ class ShardDelivery:
         Stop a shard whose calls without records kill the process: there is nothing to give up.
 
         Raises:
-            StoppedByPolicy: they did, ``crashes_most`` times.
+            StoppedByPolicy: they did, ``max_crashes`` times.
 
         """
         killer = self._ports.notes.killer(self._held.lease_key)
@@ -225,7 +225,7 @@ class ShardDelivery:
                 await self._end_window(self._windows)
                 return
         batch = cut_batch(
-            waiting, records_most=config.call_records_most, bytes_most=config.batch_bytes_most
+            waiting, records_most=config.max_call_records, bytes_most=config.max_batch_bytes
         )
         if self._life is not None:
             batch = cut_batch(

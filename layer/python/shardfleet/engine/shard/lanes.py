@@ -99,8 +99,8 @@ class ShardLanes:
     def _begin_anew(self, ahead: DoneAhead) -> None:
         self._lanes = OpenLanes(
             self._width,
-            records_most=self._config.open_records_most,
-            bytes_most=self._config.lanes_bytes_most,
+            records_most=self._config.max_open_records,
+            bytes_most=self._config.max_lanes_bytes,
             ahead=ahead,
         )
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -156,7 +156,7 @@ class ShardLanes:
             Exception: what a lane raised.
 
         """
-        while waiting := await records.waiting(self._config.batch_records_most):
+        while waiting := await records.waiting(self._config.max_batch_records):
             self._tell_failure()
             if self._lanes.count != self._width and not self.has_open:
                 self._lanes.deal(self._width)
@@ -257,7 +257,7 @@ class ShardLanes:
                 self._tasks[index] = asyncio.create_task(self._work(index), name=name)
 
     async def _work(self, index: int) -> None:
-        most = self._config.call_records_most
+        most = self._config.max_call_records
         try:
             while not (self._is_resting or self._failure):
                 waiting = self._lanes.waiting(index, most)

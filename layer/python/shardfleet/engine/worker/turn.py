@@ -78,7 +78,7 @@ class WorkerTurn:
         # checkpoints a last one follows.
         calls = 2 if config.checkpoint == "manual" else 1
         self._stop_at_ms = min(
-            self._began_ms + config.turn_most_ms,
+            self._began_ms + config.max_turn_ms,
             self._calls_end_ms - calls * config.handler_timeout_ms,
         )
         self._hard_ms = deadline_ms - config.turn_margin_ms // 3
