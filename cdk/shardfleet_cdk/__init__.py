@@ -14,6 +14,7 @@ let_node_end_first()
 
 # ruff: noqa: E402 - Node must be found before aws_cdk is imported, which starts it.
 from shardfleet_cdk.fleet import ShardFleet
+from shardfleet_cdk.fleet_options import ExpertOptions, FleetOptions
 from shardfleet_cdk.handler_code import HandlerCode
 from shardfleet_cdk.monitoring import AlarmLevel, AlarmSetting, MonitoringOptions
 from shardfleet_cdk.options import FleetTables, ManagerOptions, Operations, WorkerOptions
@@ -24,6 +25,8 @@ from shardfleet_cdk.spark_pipeline import SparkPipeline
 __all__ = [
     "AlarmLevel",
     "AlarmSetting",
+    "ExpertOptions",
+    "FleetOptions",
     "FleetTables",
     "HandlerCode",
     "ManagerOptions",

@@ -8,7 +8,7 @@ cannot disagree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jsii
 from aws_cdk import Annotations
@@ -24,7 +24,8 @@ from shardfleet_cdk import cost_estimate, permissions, sleep_price, window_price
 from shardfleet_cdk.acknowledgements import UNTRACED, acknowledge
 from shardfleet_cdk.failed_records import FailedRecordDestinations
 from shardfleet_cdk.first_run import FirstRun
-from shardfleet_cdk.fleet_config import ConfigValues, check_times, manager_config
+from shardfleet_cdk.fleet_config import check_times, manager_config, options_of
+from shardfleet_cdk.fleet_options import ExpertOptions, FleetOptions
 from shardfleet_cdk.handler_code import HandlerCode
 from shardfleet_cdk.handler_function import config_for, function_of
 from shardfleet_cdk.lambda_platform import lambda_platform
@@ -43,6 +44,10 @@ from shardfleet_ops.template.limits import (
     CONCURRENCY_OF_A_NEW_ACCOUNT,
 )
 
+# No `None` for none: of a union mypy would not say which name is wrong.
+NO_OPTIONS: FleetOptions = {}
+NO_EXPERT_OPTIONS: ExpertOptions = {}
+
 
 @jsii.implements(iam.IGrantable)
 class ShardFleet(Construct):
@@ -57,7 +62,8 @@ class ShardFleet(Construct):
         handler: the user's code; or an existing Lambda function of any runtime (also an alias, or
             one that is imported), which is then invoked with the records as the event source
             mapping would, under its own role.
-        config: fields of :class:`shardfleet.config.FleetConfig`, by name.
+        config: options of the fleet, by name.
+        experts: options that few fleets need to change, by name.
         name: prefix of worker ids and execution names (default: from the construct's path).
         worker: the worker function.
         manager: the lease manager function.
@@ -101,7 +107,8 @@ class ShardFleet(Construct):
         *,
         stream: kinesis.IStream,
         handler: HandlerCode | lambda_.IFunction,
-        config: ConfigValues | None = None,
+        config: FleetOptions = NO_OPTIONS,
+        experts: ExpertOptions = NO_EXPERT_OPTIONS,
         name: str | None = None,
         worker: WorkerOptions | None = None,
         manager: ManagerOptions | None = None,
@@ -121,10 +128,11 @@ class ShardFleet(Construct):
         self._sdk_services = sdk_services
         try:
             self._handler_function = function_of(handler)
-            config = config_for(self._handler_function, config or {}, worker=worker)
+            named = options_of(config, experts)
+            options = config_for(self._handler_function, named, worker=worker)
             self._platform = lambda_platform(runtime, architecture)
-            self._make_stores(config, tables or FleetTables(), operations=operations)
-            self.config = self._configure(config, handler, name=fleet_name(self, name))
+            self._make_stores(options, tables or FleetTables(), operations=operations)
+            self.config = self._configure(options, handler, name=fleet_name(self, name))
             times = {"worker_timeout_s": worker.timeout_s, "manager_timeout_s": manager.timeout_s}
             check_times(self.config, **times)
         except ConfigurationError as error:
@@ -182,7 +190,7 @@ class ShardFleet(Construct):
         return function.grant_principal if function else self._worker.role
 
     def _make_stores(
-        self, config: ConfigValues, tables: FleetTables, *, operations: Operations
+        self, options: Mapping[str, object], tables: FleetTables, *, operations: Operations
     ) -> None:
         key = operations.encryption_key
         if key:
@@ -194,8 +202,8 @@ class ShardFleet(Construct):
         failed = FailedRecordDestinations(
             self,
             "FailedRecords",
-            on_exhausted=str(config.get("on_exhausted", "stop")),
-            has_windows=bool(config.get("tumbling_window_ms")),
+            on_exhausted=str(options.get("on_exhausted", "stop")),
+            has_windows=bool(options.get("tumbling_window_ms")),
             given=tables,
             operations=operations,
         )
@@ -203,7 +211,7 @@ class ShardFleet(Construct):
         self.failed_topic = failed.topic
 
     def _configure(
-        self, config: ConfigValues, handler: HandlerCode | lambda_.IFunction, *, name: str
+        self, options: Mapping[str, object], handler: HandlerCode | lambda_.IFunction, *, name: str
     ) -> FleetConfig:
         code = handler if isinstance(handler, HandlerCode) else None
         function = self._handler_function
@@ -218,7 +226,7 @@ class ShardFleet(Construct):
             failed_queue_url=self.failed_queue.queue_url if self.failed_queue else "",
             failed_bucket=self.failed_bucket.bucket_name if self.failed_bucket else "",
             failed_topic_arn=self.failed_topic.topic_arn if self.failed_topic else "",
-            **config,  # type: ignore[arg-type]  # FleetConfig itself refuses wrong values.
+            **options,  # type: ignore[arg-type]  # FleetConfig itself refuses wrong values.
         )
 
     def _resources(self, operations: Operations) -> permissions.Resources:

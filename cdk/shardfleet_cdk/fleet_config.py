@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
+from typing import Any, cast
 
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_stepfunctions as sfn
 
 from shardfleet.config import FleetConfig
 from shardfleet.errors import ConfigurationError
+from shardfleet_cdk.fleet_options import ExpertOptions, FleetOptions
 
-ConfigValues = Mapping[str, int | str]
+ARGUMENT_OF = {
+    **dict.fromkeys(FleetOptions.__annotations__, "config"),
+    **dict.fromkeys(ExpertOptions.__annotations__, "experts"),
+}
+"""Which of the construct's arguments has an option."""
 
 # What the construct sets itself, and where the user says it instead.
 SET_BY_THE_CONSTRUCT = {
@@ -40,26 +46,37 @@ SET_BY_THE_CONSTRUCT = {
 MANAGER_MARGIN_MS = 10_000
 
 
-def check_names(config: ConfigValues) -> None:
+def options_of(config: FleetOptions, experts: ExpertOptions) -> dict[str, object]:
     """
-    Refuse names that are no options, and options that the construct sets itself.
+    Return the options of both, by name.
 
     Raises:
-        ConfigurationError: lists every one of them.
+        ConfigurationError: lists every name that is no option, is the other argument's, or is set
+            by the construct itself.
 
     """
-    known = {f.name for f in fields(FleetConfig)} - SET_BY_THE_CONSTRUCT.keys()
     problems = []
-    for name in config:
-        if name in SET_BY_THE_CONSTRUCT:
-            problems.append(f"{name}: set by {SET_BY_THE_CONSTRUCT[name]}, not by `config`")
-        elif name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            problems.append(f"{name}: no such option{hint}")
+    for argument, given in (("config", config), ("experts", experts)):
+        for name in given:
+            if name in SET_BY_THE_CONSTRUCT:
+                problems.append(f"{name}: set by {SET_BY_THE_CONSTRUCT[name]}, not by `{argument}`")
+            elif name not in ARGUMENT_OF:
+                near = difflib.get_close_matches(name, ARGUMENT_OF, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                problems.append(f"{name}: no such option{hint}")
+            elif ARGUMENT_OF[name] != argument:
+                problems.append(f"{name}: found in `{argument}`, set it in `{ARGUMENT_OF[name]}`")
     if problems:
         message = "configuration: " + "; ".join(problems)
         raise ConfigurationError(message)
+    return {**config, **experts}
+
+
+def divided(options: Mapping[str, Any]) -> tuple[FleetOptions, ExpertOptions]:
+    """Return the options of `cdk.json`, where all stand together, as the construct takes them."""
+    experts = {name: value for name, value in options.items() if ARGUMENT_OF.get(name) == "experts"}
+    config = {name: value for name, value in options.items() if name not in experts}
+    return cast("FleetOptions", config), cast("ExpertOptions", experts)
 
 
 def check_times(config: FleetConfig, *, worker_timeout_s: int, manager_timeout_s: int) -> None:

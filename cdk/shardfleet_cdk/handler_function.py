@@ -7,11 +7,12 @@ gets the right to invoke it, by the ARN that is given: of a version or an alias 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from aws_cdk import Token
 from aws_cdk import aws_lambda as lambda_
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_cdk.fleet_config import ConfigValues, check_names
 from shardfleet_cdk.handler_code import HandlerCode
 from shardfleet_cdk.options import WorkerOptions
 
@@ -41,18 +42,17 @@ def function_of(handler: object) -> lambda_.IFunction | None:
 
 
 def config_for(
-    function: lambda_.IFunction | None, config: ConfigValues, *, worker: WorkerOptions
-) -> ConfigValues:
+    function: lambda_.IFunction | None, config: Mapping[str, object], *, worker: WorkerOptions
+) -> Mapping[str, object]:
     """
-    Check the options; a handler that is a function has at least the time that it has of its own.
+    Return the options; a handler that is a function has at least the time that it has of its own.
 
     Raises:
-        ConfigurationError: a name is none of an option; the worker has what is meant for user code
+        ConfigurationError: the worker has what is meant for user code
             in it; or ``handler_timeout_ms`` is less than the function's time-out: an answer would
             be given up while it is at work, and the next attempt would run beside it.
 
     """
-    check_names(config)
     if function is None:
         return config
     _check_worker(worker)

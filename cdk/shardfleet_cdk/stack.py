@@ -16,6 +16,7 @@ from constructs import Construct
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.fleet import ShardFleet
+from shardfleet_cdk.fleet_config import divided
 from shardfleet_cdk.handler_code import HandlerCode
 from shardfleet_cdk.lease_table import OWNER_INDEX
 from shardfleet_cdk.monitoring import AlarmLevel, AlarmSetting, MonitoringOptions
@@ -63,12 +64,14 @@ class ShardFleetStack(Stack):
             else RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
         )
         self.stream = self._stream(settings, operations)
+        config, experts = divided(settings.config or {})
         self.fleet = ShardFleet(
             self,
             "Fleet",
             stream=self.stream,
             handler=self._handler(settings, project),
-            config=settings.config,
+            config=config,
+            experts=experts,
             worker=WorkerOptions(**(settings.worker or {})),
             tables=FleetTables(lease_table=self._existing_lease_table(settings)),
             operations=operations,

@@ -43,6 +43,7 @@ def refusal(make, /, **options):
             "max_batch_record: no such option; did you mean max_batch_records?",
         ),
         ({"colour": "red"}, "colour: no such option"),
+        ({"io_threads": 4}, "io_threads: found in `config`, set it in `experts`"),
         ({"stream_arn": ARN}, "stream_arn: set by `stream`, not by `config`"),
         ({"handler_contract": "event"}, "handler_contract: set by `handler`, not by `config`"),
         ({"leases_per_worker": 0}, "leases_per_worker: 0 found, 1 to 1000 allowed"),
@@ -59,7 +60,7 @@ def test_a_wrong_option_is_named_with_the_constructs_path(a_fleet, config, messa
 
 
 def test_all_wrong_options_are_named_at_once(a_fleet):
-    found = refusal(a_fleet, config={"io_threads": 0, "failover_ms": 1})
+    found = refusal(a_fleet, config={"failover_ms": 1}, experts={"io_threads": 0})
 
     assert "io_threads: 0 found" in found
     assert "failover_ms: 1 found" in found

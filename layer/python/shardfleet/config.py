@@ -63,19 +63,9 @@ def _choice(default: str, doc: str, *choices: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetConfig:
-    """
-    Everything a fleet can be told.
+class DeployedConfig:
+    """What the construct sets: names, ARNs and the handler."""
 
-    Every field's unit is in its name; its one-line doc, range and choices are in the field's
-    metadata (``doc``, ``low``, ``high``, ``choices``).
-
-    Raises:
-        ConfigurationError: lists every field that is wrong.
-
-    """
-
-    # --- what and where
     fleet: str = _text(MISSING, "name of the fleet: prefix of worker ids and execution names")
     stream_arn: str = _text(MISSING, "ARN of the stream")
     lease_table: str = _text(MISSING, "name of the lease table (KCL: the application name)")
@@ -98,30 +88,17 @@ class FleetConfig:
         "native",
         "event",
     )
+    failed_queue_url: str = _text("", "SQS queue for on_exhausted sqs")
+    failed_bucket: str = _text(
+        "", "S3 bucket for on_exhausted s3 and sns, and for what SQS cannot hold"
+    )
+    failed_topic_arn: str = _text("", "SNS topic for on_exhausted sns")
 
-    # --- where to begin
-    initial_position: str = _choice(
-        "TRIM_HORIZON",
-        "where leases of a new fleet begin",
-        "TRIM_HORIZON",
-        "LATEST",
-        "AT_TIMESTAMP",
-    )
-    initial_timestamp_ms: int = _number(0, "epoch ms, for initial_position AT_TIMESTAMP")
-    on_trimmed: str = _choice(
-        "stop",
-        "when a position is older than the retention period: stop the shard, or jump to the "
-        "oldest record and state the loss",
-        "stop",
-        "jump",
-    )
 
-    # --- leases
-    failover_ms: int = _number(
-        10_000,
-        "a counter unchanged for this long means a lost worker (KCL failoverTimeMillis)",
-        low=1_000,
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertConfig(DeployedConfig):
+    """Paces, margins and thresholds of the fleet itself, which few fleets need to change."""
+
     cycle_ms: int = _number(20_000, "time between manager turns (KCL 2 x failover)", low=200)
     manager_run_ms: int = _number(
         57_000, "how long one manager invocation goes on while anything is awake"
@@ -167,10 +144,7 @@ class FleetConfig:
     dampening_percent: int = _number(
         60, "part of a surplus that is moved at once (KCL dampeningPercentage)", low=1, high=100
     )
-    leases_per_worker: int = _number(8, "most leases one worker slot holds", low=1, high=1_000)
     leases_to_acquire: int = _number(4, "greedy: most leases acquired per turn", low=1)
-    min_workers: int = _number(1, "slots kept even when few leases need them")
-    max_workers: int = _number(16, "most slots at once", low=1, high=1_000)
     target_percent: int = _number(
         70, "utilisation (handler, CPU) of a slot that their number aims at", low=10, high=100
     )
@@ -182,6 +156,92 @@ class FleetConfig:
         "how often a child waiting for its parents looks (KCL parentShardPollInterval)",
         low=50,
     )
+    records_per_read: int = _number(10_000, "GetRecords Limit (quota 10,000)", low=1, high=10_000)
+    busy_read_ms: int = _number(
+        200, "least time between reads of a shard (quota 5 GetRecords/s per shard)", low=0
+    )
+    read_bytes_per_s: int = _number(
+        2 * 1024 * 1024, "read pace per shard, bytes/s (quota 2 MiB/s)", low=1024
+    )
+    retry_first_ms: int = _number(200, "first back-off after a throttle or failure", low=1)
+    max_retry_ms: int = _number(5_000, "longest back-off", low=1)
+    max_aggregate_records: int = _number(
+        100_000, "sub-records one aggregate may hold; more is delivered raw", low=1
+    )
+    max_aggregate_bytes: int = _number(
+        64 * 1024 * 1024, "bytes of an aggregate expanded, with keys; more: delivered raw", low=1
+    )
+    turn_margin_ms: int = _number(
+        15_000, "time kept back at the end of an invocation for stopping in good order", low=500
+    )
+    max_turn_ms: int = _number(
+        14 * 60_000, "longest worker turn, even if the invocation could go on", low=1_000
+    )
+    idle_end_ms: int = _number(
+        30_000,
+        "a slot with nothing held or assigned ends after this long; longer than the time between "
+        "two manager turns, or a new slot would end before it is given anything",
+    )
+    stream_calls: str = _choice(
+        "wire",
+        "how the stream and the tables are called: wire (our own signer and decoder for records "
+        "and for single items and pages of a table) or boto3 (the SDK for everything)",
+        "wire",
+        "boto3",
+    )
+    connection_idle_ms: int = _number(
+        5_000,
+        "a connection to AWS unused for longer, as while Lambda freezes a function, is not used "
+        "again: it may have died without a word",
+    )
+    io_threads: int = _number(16, "threads for reads of the stream", low=1, high=256)
+    metrics_ms: int = _number(
+        60_000,
+        "a worker writes its metrics this often",
+        low=500,
+        high=60_000,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetConfig(ExpertConfig):
+    """
+    Everything a fleet can be told: what its owner decides, and what the classes above have.
+
+    Every field's unit is in its name; its one-line doc, range and choices are in the field's
+    metadata (``doc``, ``low``, ``high``, ``choices``).
+
+    Raises:
+        ConfigurationError: lists every field that is wrong.
+
+    """
+
+    # --- where to begin
+    initial_position: str = _choice(
+        "TRIM_HORIZON",
+        "where leases of a new fleet begin",
+        "TRIM_HORIZON",
+        "LATEST",
+        "AT_TIMESTAMP",
+    )
+    initial_timestamp_ms: int = _number(0, "epoch ms, for initial_position AT_TIMESTAMP")
+    on_trimmed: str = _choice(
+        "stop",
+        "when a position is older than the retention period: stop the shard, or jump to the "
+        "oldest record and state the loss",
+        "stop",
+        "jump",
+    )
+
+    # --- leases and workers
+    failover_ms: int = _number(
+        10_000,
+        "a counter unchanged for this long means a lost worker (KCL failoverTimeMillis)",
+        low=1_000,
+    )
+    leases_per_worker: int = _number(8, "most leases one worker slot holds", low=1, high=1_000)
+    min_workers: int = _number(1, "slots kept even when few leases need them")
+    max_workers: int = _number(16, "most slots at once", low=1, high=1_000)
 
     # --- sleep
     sleep: bool = _flag(
@@ -204,21 +264,12 @@ class FleetConfig:
     )
 
     # --- reading
-    records_per_read: int = _number(10_000, "GetRecords Limit (quota 10,000)", low=1, high=10_000)
     idle_read_ms: int = _number(
         1_000,
         "longest pause between reads of an empty shard, reached by doubling: how long its next "
         "record may wait",
         low=200,
     )
-    busy_read_ms: int = _number(
-        200, "least time between reads of a shard (quota 5 GetRecords/s per shard)", low=0
-    )
-    read_bytes_per_s: int = _number(
-        2 * 1024 * 1024, "read pace per shard, bytes/s (quota 2 MiB/s)", low=1024
-    )
-    retry_first_ms: int = _number(200, "first back-off after a throttle or failure", low=1)
-    max_retry_ms: int = _number(5_000, "longest back-off", low=1)
     misrouted: str = _choice(
         "deliver",
         "sub-records of an aggregate that belong to another shard: deliver, in-range (they alone "
@@ -227,12 +278,6 @@ class FleetConfig:
         "deliver",
         "in-range",
         "kpl",
-    )
-    max_aggregate_records: int = _number(
-        100_000, "sub-records one aggregate may hold; more is delivered raw", low=1
-    )
-    max_aggregate_bytes: int = _number(
-        64 * 1024 * 1024, "bytes of an aggregate expanded, with keys; more: delivered raw", low=1
     )
 
     # --- handling
@@ -307,11 +352,6 @@ class FleetConfig:
             "choices": POLICIES,
         },
     )
-    failed_queue_url: str = _text("", "SQS queue for on_exhausted sqs")
-    failed_bucket: str = _text(
-        "", "S3 bucket for on_exhausted s3 and sns, and for what SQS cannot hold"
-    )
-    failed_topic_arn: str = _text("", "SNS topic for on_exhausted sns")
     max_crashes: int = _number(
         3, "process deaths charged to one shard before max_attempts' policy applies", low=1
     )
@@ -342,32 +382,6 @@ class FleetConfig:
         1_000, "least time between checkpoints of a lease; the last one is always written"
     )
 
-    # --- the turn
-    turn_margin_ms: int = _number(
-        15_000, "time kept back at the end of an invocation for stopping in good order", low=500
-    )
-    max_turn_ms: int = _number(
-        14 * 60_000, "longest worker turn, even if the invocation could go on", low=1_000
-    )
-    idle_end_ms: int = _number(
-        30_000,
-        "a slot with nothing held or assigned ends after this long; longer than the time between "
-        "two manager turns, or a new slot would end before it is given anything",
-    )
-    stream_calls: str = _choice(
-        "wire",
-        "how the stream and the tables are called: wire (our own signer and decoder for records "
-        "and for single items and pages of a table) or boto3 (the SDK for everything)",
-        "wire",
-        "boto3",
-    )
-    connection_idle_ms: int = _number(
-        5_000,
-        "a connection to AWS unused for longer, as while Lambda freezes a function, is not used "
-        "again: it may have died without a word",
-    )
-    io_threads: int = _number(16, "threads for reads of the stream", low=1, high=256)
-
     # --- objective and money
     lag_objective_ms: int = _number(0, "how far behind a shard may be at most; 0: no objective")
     budget_cents_per_day: int = _number(
@@ -381,12 +395,6 @@ class FleetConfig:
     )
 
     # --- what is told
-    metrics_ms: int = _number(
-        60_000,
-        "a worker writes its metrics this often",
-        low=500,
-        high=60_000,
-    )
     shard_metrics: bool = _flag(
         default=False,
         doc="metrics per shard too: CloudWatch charges for each metric of each shard",

@@ -12,15 +12,20 @@ _HEAD = """\
 Every setting of a fleet, with its default and what is allowed.
 This page is what `shardfleet config` prints.
 
-The construct takes them as `ShardFleet(..., config={"failover_ms": 15_000})`.
-`cdk.json` takes them as `"shardfleet:config": {"failover_ms": 15000}`.
+The construct takes them typed, so that mypy refuses a wrong name:
+`ShardFleet(..., config={"failover_ms": 15_000}, experts={"cycle_ms": 30_000})`.
+`cdk.json` takes all as `"shardfleet:config": {"failover_ms": 15000}`.
 The functions read them as environment variables: `SHARDFLEET_` and the name in capitals.
 A wrong value is refused at synthesis, with what was found and what is allowed.
 Names end in their unit: `_ms` milliseconds, `_bytes` bytes, `_s` seconds.
-
-| setting | default | allowed | meaning |
-|---|---|---|---|
 """
+_TABLE = "| setting | default | allowed | meaning |\n|---|---|---|---|\n"
+# Who sets an option, as in `--json`: its section.
+_SECTIONS = {
+    "config": "Settings: `config`",
+    "experts": "Settings for experts: `experts`",
+    "construct": "Set by the construct",
+}
 _ANY = 2**53  # What FleetConfig calls "no upper limit".
 
 
@@ -31,20 +36,29 @@ def config(*, as_json: JsonOption = False) -> None:
 
 def configuration_page() -> str:
     """Return the page of all settings, Markdown."""
-    rows = [
-        f"| `{each['name']}` | {_default(each['default'])} | {each['allowed']} | "
-        f"{each['meaning'].replace('|', chr(92) + '|')} |\n"
-        for each in _settings()
-    ]
-    return _HEAD + "".join(rows)
+    page = _HEAD
+    for set_by, title in _SECTIONS.items():
+        page += f"\n## {title}\n\n{_TABLE}"
+        page += "".join(_row(each) for each in _settings() if each["set_by"] == set_by)
+    return page
+
+
+def _row(setting: dict[str, Any]) -> str:
+    return (
+        f"| `{setting['name']}` | {_default(setting['default'])} | {setting['allowed']} | "
+        f"{setting['meaning'].replace('|', chr(92) + '|')} |\n"
+    )
 
 
 def _settings() -> list[dict[str, Any]]:
-    from shardfleet.config import FleetConfig
+    from shardfleet.config import DeployedConfig, ExpertConfig, FleetConfig
 
+    classes = {"config": FleetConfig, "experts": ExpertConfig, "construct": DeployedConfig}
+    set_by = {name: who for who, cls in classes.items() for name in cls.__annotations__}
     return [
         {
             "name": each.name,
+            "set_by": set_by[each.name],
             "default": None if each.default is MISSING else each.default,
             "allowed": _allowed(each),
             "meaning": each.metadata["doc"],

@@ -137,9 +137,9 @@ class Attempts:
 
     __slots__ = (
         "_batch_error",
-        "_max_crashes",
         "_ends",
         "_is_suspect",
+        "_max_crashes",
         "_most",
         "_policy",
         "_retry",
