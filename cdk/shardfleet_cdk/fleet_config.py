@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_stepfunctions as sfn
@@ -72,11 +72,10 @@ def options_of(config: FleetOptions, experts: ExpertOptions) -> dict[str, object
     return {**config, **experts}
 
 
-def divided(options: Mapping[str, Any]) -> tuple[FleetOptions, ExpertOptions]:
-    """Return the options of `cdk.json`, where all stand together, as the construct takes them."""
+def divided(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `cdk.json`, where all stand together, as the construct's arguments."""
     experts = {name: value for name, value in options.items() if ARGUMENT_OF.get(name) == "experts"}
-    config = {name: value for name, value in options.items() if name not in experts}
-    return cast("FleetOptions", config), cast("ExpertOptions", experts)
+    return {"config": {n: v for n, v in options.items() if n not in experts}, "experts": experts}
 
 
 def check_times(config: FleetConfig, *, worker_timeout_s: int, manager_timeout_s: int) -> None:

@@ -64,14 +64,12 @@ class ShardFleetStack(Stack):
             else RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
         )
         self.stream = self._stream(settings, operations)
-        config, experts = divided(settings.config or {})
         self.fleet = ShardFleet(
             self,
             "Fleet",
             stream=self.stream,
             handler=self._handler(settings, project),
-            config=config,
-            experts=experts,
+            **divided(settings.config or {}),
             worker=WorkerOptions(**(settings.worker or {})),
             tables=FleetTables(lease_table=self._existing_lease_table(settings)),
             operations=operations,
