@@ -234,6 +234,7 @@ class ShardFleet(Construct):
             fleet=self.config.fleet,
             stream=self.stream,
             lease_table=self.lease_table,
+            kcl_tables=self.config.kcl_tables,
             state_table=self.state_table,
             failed_queue=self.failed_queue,
             failed_bucket=self.failed_bucket,

@@ -79,6 +79,7 @@ class Resources:
         fleet: the fleet's name.
         stream: the stream, perhaps of another account.
         lease_table: KCL's table.
+        kcl_tables: names of a KCL 3's tables for its workers' metrics and its coordinator's state.
         state_table: the fleet's own.
         failed_queue: for given-up records, if the fleet has one.
         failed_bucket: likewise.
@@ -93,6 +94,7 @@ class Resources:
     fleet: str
     stream: kinesis.IStream
     lease_table: ddb.ITable
+    kcl_tables: tuple[str, str]
     state_table: ddb.ITable
     failed_queue: sqs.IQueue | None
     failed_bucket: s3.IBucket | None
@@ -180,6 +182,7 @@ def manager_rights(
         resources.lease_table.encryption_key,
         resources.state_table.encryption_key,
     )
+    metrics, coordinator = resources.kcl_tables
     return _documents(
         {
             "Stream": [_allow("kinesis", STREAM_ACTIONS, [resources.stream.stream_arn])],
@@ -193,12 +196,12 @@ def manager_rights(
                 _allow(
                     "dynamodb",
                     ["DeleteItem", "Scan", "UpdateItem"],
-                    [f"{resources.lease_table.table_arn}-WorkerMetricStats"],
+                    [_table_arn(metrics)],
                 ),
                 _allow(
                     "dynamodb",
                     ["GetItem"],
-                    [f"{resources.lease_table.table_arn}-CoordinatorState"],
+                    [_table_arn(coordinator)],
                 ),
             ],
             "State": [
@@ -336,6 +339,10 @@ def _allow(service: str, actions: Iterable[str], resources: Iterable[str]) -> ia
     return iam.PolicyStatement(
         actions=[f"{service}:{action}" for action in actions], resources=list(resources)
     )
+
+
+def _table_arn(name: str) -> str:
+    return f"arn:{Aws.PARTITION}:dynamodb:{Aws.REGION}:{Aws.ACCOUNT_ID}:table/{name}"
 
 
 def _logs(log_group_arn: str) -> iam.PolicyStatement:

@@ -82,6 +82,10 @@ def state(client):
     return DynamoDBStateStore("state", pools(client))
 
 
+def rows(client):
+    return DynamoDBKcl3Store("leases", pools(client), own=("metrics", "coordinator"))
+
+
 def stream(client):
     return KinesisPolling(ARN, records=client, control=client, pool=CallsAtOnce())
 
@@ -151,7 +155,7 @@ CALLS = {
     "a change of a document": (doc, WRITE),
     "a prompt": (lambda c: state(c).increment("prompt", "manager"), WRITE),
     "an end of a document": (lambda c: state(c).delete("s", "s", expected_version=1), WRITE),
-    "a KCL 3's rows": (lambda c: DynamoDBKcl3Store("leases", pools(c)).found(()), READ),
+    "a KCL 3's rows": (lambda c: rows(c).found(()), READ),
     "an index's status": (lambda c: DynamoDBOwnerIndex("l", pools(c)).status(), READ),
     "an iterator": (lambda c: page(c, None), READ),
     "a page": (lambda c: page(c, "token"), READ),

@@ -8,6 +8,7 @@ DATA_KEY += ("GenerateDataKeyWithoutPlaintext", "ReEncryptFrom", "ReEncryptTo")
 LOG_DELIVERY = ("CreateLogDelivery", "DeleteLogDelivery", "DescribeLogGroups")
 LOG_DELIVERY += ("DescribeResourcePolicies", "GetLogDelivery", "ListLogDeliveries")
 LOG_DELIVERY += ("PutResourcePolicy", "UpdateLogDelivery")
+TABLE = "arn:<AWS::Partition>:dynamodb:<AWS::Region>:<AWS::AccountId>:table"
 
 
 def named(template, kind, prefix):
@@ -89,9 +90,9 @@ def test_the_manager_may_exactly_this(minimum):
         | on(
             "dynamodb",
             ["DeleteItem", "Scan", "UpdateItem"],
-            f"<{at['leases']}.Arn>-WorkerMetricStats",
+            f"{TABLE}/<{at['leases']}>-WorkerMetricStats",
         )
-        | on("dynamodb", ["GetItem"], f"<{at['leases']}.Arn>-CoordinatorState")
+        | on("dynamodb", ["GetItem"], f"{TABLE}/<{at['leases']}>-CoordinatorState")
         | on(
             "dynamodb",
             ["DeleteItem", "GetItem", "Query", "Scan", "UpdateItem"],
@@ -100,6 +101,16 @@ def test_the_manager_may_exactly_this(minimum):
         | on("states", ["StartExecution"], f"<{at['machine']}>")
         | on("states", ["DescribeExecution"], f"{execution}<{at['machine']}.Name>:*")
         | logs_of(at["manager_logs"])
+    )
+
+
+def test_the_manager_may_do_the_same_to_a_kcl_3s_tables_of_other_names(existing_parts):
+    role = named(existing_parts, "AWS::IAM::Role", "FleetManagerRole")
+    of_kcl = {right for right in rights(existing_parts, role) if "/orders-" in right}
+
+    assert of_kcl == (
+        on("dynamodb", ["DeleteItem", "Scan", "UpdateItem"], f"{TABLE}/orders-WorkerMetricStats")
+        | on("dynamodb", ["GetItem"], f"{TABLE}/orders-CoordinatorState")
     )
 
 

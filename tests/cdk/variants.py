@@ -222,7 +222,12 @@ def existing_parts(app, folder):
         "Fleet",
         stream=kinesis.Stream.from_stream_arn(stack, "Orders", FOREIGN_STREAM),
         handler=HandlerCode(folder=folder),
-        config={"on_exhausted": "s3", "tumbling_window_ms": 60_000},
+        config={
+            "on_exhausted": "s3",
+            "tumbling_window_ms": 60_000,
+            "kcl_metrics_table": "orders-WorkerMetricStats",
+            "kcl_state_table": "orders-CoordinatorState",
+        },
         tables=FleetTables(
             lease_table=ddb.Table.from_table_name(stack, "Application", "kcl-application"),
             failed_bucket=s3.Bucket.from_bucket_name(stack, "Failed", "given-up"),

@@ -43,7 +43,7 @@ STATE = TableFacts(
 FOREIGN = (ForeignLease("1:orders:7:shard", "of a multi-stream application", "1:orders:7"),)
 READING = FleetReading(
     at_ms=NOW_MS,
-    leases=[a_lease("1 at 5 by a")],
+    leases=[a_lease("1 at 5")],
     slots=[],
     sightings={},
     stops={},
@@ -364,7 +364,19 @@ def migrating(facts):
 
 
 SHARED = ("1 at 5 by a", "2 at 5 by b", "3 at 5 by java-1", "4 at 5 by java-1")
-KCL_2 = replace(beside_java(*SHARED), kcl3=Kcl3())
+KCL_2 = replace(
+    beside_java(*SHARED),
+    kcl3=Kcl3(),
+    kcl_tables=[
+        TableFacts(name="leases-WorkerMetricStats", wanted=(("wid", "HASH"),)),
+        TableFacts(name="state", wanted=(("key", "HASH"),), keys=(("key", "HASH"),)),
+    ],
+)
+NAMED = replace(CONFIG, kcl_metrics_table="leases-WorkerMetricStats", kcl_state_table="state")
+LOOKED = (
+    "no row of metrics in leases-WorkerMetricStats (no such table), state (no migration item), "
+    "leases"
+)
 
 
 def test_a_fleet_that_shares_its_table_with_a_kcl_3_in_good_order_has_no_finding():
@@ -408,7 +420,17 @@ def test_a_fleet_that_shares_its_table_with_a_kcl_3_in_good_order_has_no_finding
             "kcl-rolled-back",
             "no leader gives out leases",
         ),
-        (KCL_2, "kcl-2-counts-otherwise", "java-1 of a KCL 2"),
+        (KCL_2, "kcl-2-counts-otherwise", f"java-1 of a KCL 2 share the lease table ({LOOKED})"),
+        (
+            replace(KCL_2, config=replace(CONFIG, assignment="greedy")),
+            "kcl-without-rows",
+            f"pass for a KCL 2: {LOOKED}",
+        ),
+        (
+            replace(HEALTHY, config=NAMED, kcl_tables=KCL_2.kcl_tables),
+            "kcl-table",
+            "kcl_metrics_table: leases-WorkerMetricStats does not exist",
+        ),
         (
             # Java's worker has nothing there, as is meant.
             migrating(beside_java("1 at 5 by a", "2 at 5 by a", "3 at 5 by b", "4 at 5 by b")),
@@ -428,13 +450,12 @@ def test_what_keeps_the_fleet_and_java_from_sharing_is_told(facts, code, words):
 @pytest.mark.parametrize(
     "facts",
     [
-        replace(KCL_2, config=replace(CONFIG, assignment="greedy")),
         beside_java(*SHARED[2:], sighted_ms=9_000, is_fresh=False),
         beside_java("1 at 5 by a", "2 at 5 by b"),
         beside_java(*SHARED[:2], sighted_ms=5_000, is_fresh=False),
         beside_java(*SHARED, *(f"{number} at 5 by java-1" for number in range(10, 25))),
     ],
-    ids=["greedy", "renews still", "too few leases for all", "gone, and has nothing", "its room"],
+    ids=["renews still", "too few leases for all", "gone, and has nothing", "its room"],
 )
 def test_what_is_as_it_should_be_beside_java_is_not_told(facts):
     assert [each for each in diagnose(facts) if each.code != "kcl-2-counts-otherwise"] == []

@@ -120,6 +120,16 @@ class ExpertConfig(DeployedConfig):
         doc="while workers of a KCL 3 share the lease table, its leader gives out the leases and "
         "each slot shows it a row of worker metrics; otherwise the manager does, as if alone",
     )
+    kcl_metrics_table: str = _text(
+        "",
+        "table where a KCL 3.0 to 3.4 keeps its workers' metrics (its WorkerMetricsTableConfig); "
+        "empty: the lease table's name and -WorkerMetricStats",
+    )
+    kcl_state_table: str = _text(
+        "",
+        "table of its coordinator (CoordinatorStateTableConfig); empty: the lease table's name and "
+        "-CoordinatorState",
+    )
     graceful_handover: bool = _flag(
         default=True,
         doc="a lease that moves is handed over: the old owner finishes its batch first (KCL "
@@ -512,6 +522,14 @@ class FleetConfig(ExpertConfig):
         """Return how long a manager's run may last: its turns, its looks, and a waking."""
         looks_ms = self.linger_ms + WAKING_MS if self.sleep else 0
         return max(self.manager_run_ms, looks_ms)
+
+    @property
+    def kcl_tables(self) -> tuple[str, str]:
+        """Return the names of the tables that a KCL 3.0 to 3.4 has: of metrics, of its state."""
+        return (
+            self.kcl_metrics_table or f"{self.lease_table}-WorkerMetricStats",
+            self.kcl_state_table or f"{self.lease_table}-CoordinatorState",
+        )
 
     @property
     def failure_policy(self) -> FailurePolicy:

@@ -7,6 +7,8 @@ import pytest
 
 from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
 from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
+from shardfleet.runtime.bootstrap import TurnThreads, open_sandbox
+from shardfleet.runtime.managing import manager_ports
 
 JAVA = {"lut": {"N": "1700000000"}, "sts": {"M": {"C": {"L": [{"N": "12.5"}]}}},
         "opr": {"M": {"C": {"L": [{"N": "100"}]}}}}  # fmt: skip
@@ -18,12 +20,17 @@ OTHERS = WorkerRow("java-1", 1_700_000_000)
 
 @pytest.fixture
 def store(tables):
-    return DynamoDBKcl3Store(tables.lease_table, tables.pools)
+    return DynamoDBKcl3Store(tables.lease_table, tables.pools, own=own_tables(tables))
 
 
-def make(tables, suffix, key, *items):
+def own_tables(tables):
+    """WorkerMetricsTableConfig and CoordinatorStateTableConfig, by the application's name."""
+    return f"{tables.lease_table}-WorkerMetricStats", f"{tables.lease_table}-CoordinatorState"
+
+
+def make(tables, name, key, *items):
     """Make a table of the KCL's, as its classes do: one key, and what they write."""
-    name, client = f"{tables.lease_table}-{suffix}", tables.clients.table_writes
+    client = tables.clients.table_writes
     client.create_table(
         TableName=name,
         BillingMode="PAY_PER_REQUEST",
@@ -45,9 +52,10 @@ def test_without_a_kcl_3_there_is_nothing_and_no_error(store):
 
 
 def test_until_3_4_rows_have_a_table_of_their_own(tables, store):
-    rows = make(tables, "WorkerMetricStats", "wid", {"wid": {"S": "java-1"}} | JAVA)
+    metrics, state = own_tables(tables)
+    rows = make(tables, metrics, "wid", {"wid": {"S": "java-1"}} | JAVA)
     assert found(store) == Kcl3(rows=(OTHERS,))
-    make(tables, "CoordinatorState", "key", {"key": {"S": "Migration3.0"}} | MIGRATED)
+    make(tables, state, "key", {"key": {"S": "Migration3.0"}} | MIGRATED)
     asyncio.run(store.write(OURS))
 
     assert found(store) == Kcl3(rows=found(store).rows, version="CLIENT_VERSION_3X")
@@ -57,6 +65,34 @@ def test_until_3_4_rows_have_a_table_of_their_own(tables, store):
     assert len(rows()) == 2
     asyncio.run(store.delete(OURS))
     assert [row["wid"]["S"] for row in rows()] == ["java-1"]
+    assert tables.items() == []
+
+
+def test_tables_with_names_of_their_own_are_those_that_the_manager_looks_in(tables):
+    """K2: the application is `orders`, its lease table another; without it Java is a KCL 2."""
+    orders = tables.lease_table.replace("leases", "orders")
+    names = {"METRICS": f"{orders}-WorkerMetricStats", "STATE": f"{orders}-CoordinatorState"}
+    rows = make(tables, names["METRICS"], "wid", {"wid": {"S": "java-1"}} | JAVA)
+    make(tables, names["STATE"], "key", {"key": {"S": "Migration3.0"}} | MIGRATED)
+    env = {
+        "SHARDFLEET_FLEET": "f",
+        "SHARDFLEET_STREAM_ARN": "arn:aws:kinesis:eu-central-1:111122223333:stream/orders",
+        "SHARDFLEET_LEASE_TABLE": tables.lease_table,
+        "SHARDFLEET_STATE_TABLE": "state",
+        **{f"SHARDFLEET_KCL_{name}_TABLE": value for name, value in names.items()},
+    }
+
+    async def main():
+        sandbox = open_sandbox(env)
+        threads = TurnThreads(sandbox.config)
+        kcl3 = manager_ports(sandbox, threads, launcher=None).kcl3
+        found = await kcl3.found(())
+        await kcl3.write(OURS)
+        assert await threads.close(within_ms=10_000)
+        return found
+
+    assert asyncio.run(main()) == Kcl3(rows=(OTHERS,), version="CLIENT_VERSION_3X")
+    assert {"wid": {"S": "f-s0001"}} | ROW in rows()
     assert tables.items() == []
 
 

@@ -16,6 +16,7 @@ from botocore.exceptions import ClientError
 
 from shardfleet.adapters.clients.aws_clients import client_config, region_of
 from shardfleet.adapters.dynamodb.items import ENTITY_TYPE, LEASE_KEY
+from shardfleet.adapters.dynamodb.kcl3 import ROWS_KEY, STATE_KEY
 from shardfleet.adapters.dynamodb.leases import LeasesAmong
 from shardfleet.adapters.kinesis.polling import service_time_ms
 from shardfleet.domain.balance.kcl3 import Kcl3, of_our_application
@@ -103,6 +104,10 @@ class _Examination:
             unread_shards=unread_shards(shards, leases) if reading and shards else (),
             unreserved_concurrency=see("the account's concurrency", self._unreserved, None),
             kcl3=kcl3,
+            kcl_tables=[
+                self._table(table, (key, "HASH"))
+                for table, key in zip(config.kcl_tables, (ROWS_KEY, STATE_KEY), strict=True)
+            ],
             unseen=tuple(self._unseen),
         )
 

@@ -280,7 +280,7 @@ async def _opened(name: FleetName) -> AsyncIterator[FleetAccess]:
                 pool=streams,
                 wire=clients.wire_to(config.stream_arn),
             ),
-            kcl3=DynamoDBKcl3Store(config.lease_table, pools),
+            kcl3=DynamoDBKcl3Store(config.lease_table, pools, own=config.kcl_tables),
             index=DynamoDBOwnerIndex(config.lease_table, pools),
             clock=clock,
         )

@@ -72,7 +72,7 @@ _AFTER = {
         "The way back: shardfleet migrate --to-java.",
         (
             "Once nobody goes back, delete the KCL's own tables, as far as they exist: "
-            "{table}-WorkerMetricStats and {table}-CoordinatorState. {table} is the fleet's now."
+            "{own[0]} and {own[1]}. {table} is the fleet's now."
         ),
     ),
     Direction.TO_JAVA: (
@@ -227,7 +227,7 @@ def _end(fleet: FleetAccess, direction: Direction, *, is_done: bool, begun: bool
         if not begun:
             yield "Nothing is to be done."
         for line in _AFTER[direction]:
-            yield line.format(table=fleet.config.lease_table)
+            yield line.format(table=fleet.config.lease_table, own=fleet.config.kcl_tables)
 
 
 def migration_json(

@@ -119,6 +119,7 @@ class Facts:
             once in the account; None unknown.
         unseen: what could not be looked at, and why.
         kcl3: what a KCL 3 keeps beside the leases.
+        kcl_tables: where one until 3.4 would: its metrics' table and its coordinator's.
 
     """
 
@@ -139,6 +140,7 @@ class Facts:
     unreserved_concurrency: int | None = None
     unseen: Sequence[tuple[str, str]] = ()
     kcl3: Kcl3 = _NO_KCL_3
+    kcl_tables: Sequence[TableFacts] = ()
 
 
 class Severity(StrEnum):
@@ -437,17 +439,8 @@ def _java(facts: Facts) -> Iterator[Finding]:
         if migration is None:
             yield from _java_starves(reading, shown, ours)
         yield from _java_forgets(rows)
-    elif (
-        renewing
-        and facts.config.assignment != "greedy"
-        and any(slot.state is SlotState.RUNNING for slot in reading.slots)
-    ):
-        yield _warning(
-            "kcl-2-counts-otherwise",
-            f"{', '.join(sorted(renewing))} of a KCL 2 share the lease table, and assignment is "
-            f"{facts.config.assignment}: two that balance differently keep moving leases",
-            "set assignment to greedy while they share it, and keep that short",
-        )
+    elif renewing:
+        yield from _java_unseen(facts, reading, ", ".join(sorted(renewing)))
     for owner in sorted({row.owner for row in rows if row.owner and row.owner not in renewing}):
         stale = [row for row in rows if row.owner == owner and row.state is LeaseState.EXPIRED]
         longest_ms = max((row.seen_ms or 0 for row in stale), default=0)
@@ -459,6 +452,56 @@ def _java(facts: Facts) -> Iterator[Finding]:
                 "the manager gives them out at its next turns; if they stay, start that worker "
                 "again or look into the manager's log",
             )
+
+
+def _kcl_tables(facts: Facts) -> Iterator[Finding]:
+    """Tell of tables that the configuration names and that are not there, or are none such."""
+    config = facts.config
+    names = ("kcl_metrics_table", config.kcl_metrics_table), (
+        "kcl_state_table", config.kcl_state_table
+    )  # fmt: skip
+    for (setting, name), table in zip(names, facts.kcl_tables, strict=False):
+        if name and table.keys != table.wanted:
+            words = f"has the keys {_words(table.keys)}" if table.keys else "does not exist"
+            yield _warning(
+                "kcl-table",
+                f"{setting}: {name} {words}",
+                f"name the table of the KCL's with the key {_words(table.wanted)}, or take the "
+                "setting away",
+            )
+
+
+def _java_unseen(facts: Facts, reading: FleetReading, names: str) -> Iterator[Finding]:
+    """Tell of workers that pass for a KCL 2, and where a row of theirs was looked for."""
+    looked = [
+        f"{table.name} ({what if table.keys else 'no such table'})"
+        for table, what in zip(
+            facts.kcl_tables,
+            (f"{len(facts.kcl3.rows)} rows, none fresh", facts.kcl3.version or "no migration item"),
+            strict=False,
+        )
+    ]
+    is_told = facts.config.assignment != "greedy" and any(
+        slot.state is SlotState.RUNNING for slot in reading.slots
+    )
+    where = f"no row of metrics in {', '.join((*looked, facts.lease_table.name))}"
+    others = (
+        "if they are a KCL 3.0 to 3.4 with tables of other names, set kcl_metrics_table and "
+        "kcl_state_table"
+    )
+    if is_told:
+        yield _warning(
+            "kcl-2-counts-otherwise",
+            f"{names} of a KCL 2 share the lease table ({where}), and assignment is "
+            f"{facts.config.assignment}: two that balance differently keep moving leases",
+            f"set assignment to greedy while they share it, and keep that short; {others}",
+        )
+    else:
+        yield _warning(
+            "kcl-without-rows",
+            f"{names} share the lease table and pass for a KCL 2: {where}",
+            f"nothing, if they are one; {others}",
+        )
 
 
 def _java_leads(facts: Facts, shown: Collection[str]) -> Iterator[Finding]:
@@ -552,5 +595,6 @@ _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _workers,
     _fleet,
     _java,
+    _kcl_tables,
     _unseen,
 )

@@ -175,7 +175,14 @@ def _layout(facts: MigrationFacts) -> Iterator[ReportLine]:
         yield ReportLine(
             "tables",
             ReportMark.GOOD,
-            f"three, as of 3.0 to 3.4: {table}, and with -WorkerMetricStats and -CoordinatorState",
+            f"three, as of 3.0 to 3.4: {', '.join((table, *facts.config.kcl_tables))}",
+        )
+    else:
+        yield ReportLine(
+            "tables",
+            ReportMark.NOTE,
+            f"no row of a KCL 3 in {facts.config.kcl_tables[0]} or {table}; if its tables have "
+            "other names: kcl_metrics_table, kcl_state_table",
         )
 
 

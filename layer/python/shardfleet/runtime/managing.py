@@ -63,10 +63,11 @@ async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
 
 def manager_ports(sandbox: Sandbox, threads: TurnThreads, launcher: WorkerLauncher) -> ManagerPorts:
     """Return the manager's ports: the tables, the stream, and what starts workers."""
-    stream = bootstrap.stream(sandbox, threads)
+    stream, config = bootstrap.stream(sandbox, threads), sandbox.config
+    tables = bootstrap.tables_of(sandbox, threads)
     return ManagerPorts(
         leases=bootstrap.lease_store(sandbox, threads),
-        kcl3=DynamoDBKcl3Store(sandbox.config.lease_table, bootstrap.tables_of(sandbox, threads)),
+        kcl3=DynamoDBKcl3Store(config.lease_table, tables, own=config.kcl_tables),
         state=FleetState(bootstrap.state_store(sandbox, threads), sandbox.clock),
         stream=stream,
         source=stream,

@@ -23,8 +23,7 @@ from shardfleet.adapters.sdk_errors import (
 from shardfleet.adapters.thread_pool import in_threads_of
 from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
 
-ROWS_TABLE, ROWS_KEY = "WorkerMetricStats", "wid"
-STATE_TABLE, STATE_KEY = "CoordinatorState", "key"
+ROWS_KEY, STATE_KEY = "wid", "key"
 MIGRATION = "Migration3.0"
 ROW_ENTITY = "WORKER_METRIC_STATS"
 _UPDATED, _VERSION, _SUPPORT = "lut", "cv", "sup"
@@ -33,9 +32,18 @@ _UPDATED, _VERSION, _SUPPORT = "lut", "cv", "sup"
 class DynamoDBKcl3Store:
     """The ``Kcl3Store`` port over the tables of one application, whichever there are."""
 
-    def __init__(self, lease_table: str, pools: TablePools) -> None:
-        """Nothing is read yet."""
+    def __init__(self, lease_table: str, pools: TablePools, *, own: tuple[str, str]) -> None:
+        """
+        Read nothing yet.
+
+        Args:
+            lease_table: where a KCL since 3.5 keeps it.
+            pools: of the calls.
+            own: the tables of a KCL until 3.4, see :attr:`FleetConfig.kcl_tables`.
+
+        """
         self._lease_table = lease_table
+        self._rows_table, self._state_table = own
         self._pools = pools
         self._is_single = False
 
@@ -54,7 +62,7 @@ class DynamoDBKcl3Store:
         own = list(self._own_rows())
         version = next((_version(i) for i in items if i[LEASE_KEY] == {"S": MIGRATION}), "")
         if own and not version:
-            item = self._item(f"{self._lease_table}-{STATE_TABLE}", STATE_KEY, MIGRATION)
+            item = self._item(self._state_table, STATE_KEY, MIGRATION)
             version = _version(item or {})
         return Kcl3(rows=(*rows, *own), version=version, is_single=self._is_single)
 
@@ -125,10 +133,6 @@ class DynamoDBKcl3Store:
             )
         except ConditionFailed:
             return
-
-    @property
-    def _rows_table(self) -> str:
-        return f"{self._lease_table}-{ROWS_TABLE}"
 
     def _at(self, row: WorkerRow) -> dict[str, Any]:
         table, key = (
