@@ -1,6 +1,7 @@
 """The life of a shard's handler object: what it is told, when, and what a hook can break."""
 
 import asyncio
+import contextlib
 from functools import partial
 
 import pytest
@@ -13,6 +14,7 @@ from shardfleet.events.delivery import BatchFailed, ConsumerFailed, ShardStopped
 from shardfleet.events.worker import LeaseLost
 from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import deaths
+from tests.engine.worker_side.test_lanes import apart
 from tests.engine.worker_side.worker_kit import OTHER, World, a_lease, key
 
 SHORT = {"handler_timeout_ms": 2_000, "turn_margin_ms": 3_000}
@@ -339,6 +341,57 @@ def test_an_object_that_was_stopped_is_told_nothing_more_when_the_write_after_it
         assert life.of() == ["started", "handle", "stopping"]
 
     in_life(scenario, buffers=True, checkpoint_ms=0)
+
+
+def fail_at_the_next_checkpoint(world):
+    def before(change):
+        raise StaleEpoch("another invocation has taken over")
+
+    world.leases.before = before
+
+
+async def lose(world):
+    await world.leases.apply(lease_changes.take(world.lease(), OTHER))
+
+
+async def hand_over(world):
+    lease = lease_changes.initiate_handover(world.lease(), OTHER, as_read=True)
+    await world.leases.apply(lease)
+
+
+@pytest.mark.parametrize("happens", [fail_at_the_next_checkpoint, lose, hand_over, None])
+@pytest.mark.parametrize("parallelism", [1, 4])
+def test_no_last_hook_comes_while_a_call_of_the_object_runs(happens, parallelism):
+    """However a shard is left, and with as many calls at once as there are."""
+
+    async def scenario(world, life):
+        running, seen = set(), []
+
+        async def handle(batch):
+            number = int(batch[0].data)
+            running.add(number)
+            # Those before are done, and to be stored while the last ones run.
+            await asyncio.sleep(0.05 if number <= 8 else 1.9)
+            running.discard(number)
+
+        async def look(shard):
+            seen.append(set(running))
+
+        world.handler._script = handle
+        life.act = dict.fromkeys([Hook.STOPPING, Hook.LEASE_LOST], look)
+        keys = apart(4)
+        world.put(1, 12, key_of=lambda number: keys[number % 4])
+        await world.open_slot()
+        turn = asyncio.create_task(world.turn(turn_ms=20_000), name="turn")
+        await world.run_until(lambda: running == set(range(9, 9 + parallelism)))
+        if happens and (result := happens(world)):
+            await result
+        with contextlib.suppress(StaleEpoch):
+            await turn
+        assert seen == [set()]
+
+    lanes = {"parallelism": parallelism, "max_batch_records": 1, "checkpoint_ms": 500}
+    in_life(scenario, overlaps=True, **lanes)
 
 
 def test_without_time_for_stopping_a_turn_says_so():

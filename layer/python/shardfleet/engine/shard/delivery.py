@@ -282,7 +282,15 @@ class ShardDelivery:
             raise failure
 
     async def lose(self) -> None:
-        """Tell the handler's object that the shard is somebody else's."""
+        """
+        Tell the handler's object that the shard is somebody else's, after its last call.
+
+        Raises:
+            HandlerTimedOut: a call does not end; the process must.
+
+        """
+        if self._lanes is not None:
+            await self._lanes.settle()
         with suppress(Halted):
             if self._is_begun:
                 await self._offer(must_flush=False, hook=Hook.LEASE_LOST)

@@ -187,12 +187,9 @@ class ShardLanes:
             await self._wait()
         self._tell_failure()
 
-    async def rest(self) -> Exception | None:
+    async def settle(self) -> None:
         """
-        Let the calls that run come to their end, begin no more, and note how far each lane is.
-
-        Returns:
-            What a lane raised, if nobody was told yet.
+        Begin no more calls, and let those that run come to their end; nothing is written.
 
         Raises:
             HandlerTimedOut: a call does not end; the process must.
@@ -204,6 +201,19 @@ class ShardLanes:
                 raise self._failure
             running = list(self._tasks.values())
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+
+    async def rest(self) -> Exception | None:
+        """
+        Settle, and note how far each lane is.
+
+        Returns:
+            What a lane raised, if nobody was told yet.
+
+        Raises:
+            HandlerTimedOut: a call does not end; the process must.
+
+        """
+        await self.settle()
         patience = self._ports.patience
         for failures in range(1, ATTEMPTS_MOST + 1):
             if not self._held.is_held or await self.note():
