@@ -10,12 +10,13 @@ import hashlib
 import io
 import json
 import uuid
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import ClientError
 
-from shardfleet.adapters.dead_letters import invocation_record, object_key
+from shardfleet.adapters.dead_letters import S3DeadLetters, invocation_record, object_key
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.delivery.given_up import FailedBucket, GivenUp, RefusedDocument, folder_of
 from shardfleet.engine.ports import HandlerResult
@@ -346,6 +347,64 @@ def test_an_object_of_the_bucket_that_is_another_by_now_is_left(embedded_clients
     assert result.left == 1
     assert "is another than was read, and is left" in result.error
     assert s3.get_object(Bucket=bucket, Key=KEY)["Body"].read() == another.encode()
+
+
+@pytest.mark.processes
+def test_more_records_from_the_same_first_one_on_are_kept_beside_and_stay(embedded_clients):
+    """E5: the first three were kept, the worker died, and meanwhile all hundred are kept."""
+    s3, bucket = embedded_clients.s3, f"failed-more-{uuid.uuid4().hex[:8]}"
+    s3.create_bucket(Bucket=bucket, **region_of(s3))
+    own = FailedBucket(bucket=bucket, folder=FOLDER)
+    kept = KeptInBucket(f"s3://{bucket}/{FOLDER}", client=s3, own=own, pool=POOL)
+    letters = S3DeadLetters(bucket, client=s3, pool=POOL, invocation=INVOCATION)
+    all_of_them = failed(*(b"%d" % n for n in range(100)))
+    some = replace(all_of_them, records=all_of_them.records[:3])
+    handled = []
+
+    async def main():
+        await letters.record(some)
+
+        async def handle(event):
+            await letters.record(all_of_them)
+            handled.append(len(event["Records"]))
+            return HandlerResult(done_count=len(event["Records"]))
+
+        return [
+            await redrive(await kept.look(), kept=kept, handle=handle, within_s=60)
+            for _ in range(2)
+        ]
+
+    assert [each.records for results in run(main()) for each in results] == handled == [3, 100]
+    assert s3.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+
+
+@pytest.mark.parametrize(
+    ("is_there", "etag", "code"),
+    [
+        (True, "own", None),
+        (True, "*", None),
+        (True, '"0123456789abcdef0123456789abcdef"', "PreconditionFailed"),
+        (False, "*", "NoSuchKey"),
+        (False, '"0123456789abcdef0123456789abcdef"', "NoSuchKey"),
+    ],
+)
+@pytest.mark.processes
+def test_the_embedded_s3_answers_a_conditional_delete_as_s3(embedded_clients, is_there, etag, code):
+    """S3 user guide, "How to perform conditional deletes"; botocore's DeleteObject, IfMatch."""
+    s3, bucket = embedded_clients.s3, f"conditional-{uuid.uuid4().hex[:8]}"
+    s3.create_bucket(Bucket=bucket, **region_of(s3))
+    asked = {"Bucket": bucket, "Key": "k"}
+    if is_there:
+        put = s3.put_object(**asked, Body=b"x")
+        etag = put["ETag"] if etag == "own" else etag
+    if code is None:
+        s3.delete_object(**asked, IfMatch=etag)
+    else:
+        with pytest.raises(ClientError) as refused:
+            s3.delete_object(**asked, IfMatch=etag)
+        assert refused.value.response["Error"]["Code"] == code
+    left = s3.list_objects_v2(Bucket=bucket)["KeyCount"]
+    assert left == (1 if code and is_there else 0)
 
 
 FLEETS = {

@@ -221,3 +221,38 @@ def test_with_lanes_invocations_of_a_shard_overlap_and_no_fault_of_one_loses_a_r
         on_exhausted="s3",
         failed_bucket="b",
     )
+
+
+def test_a_dead_workers_call_may_write_late_and_a_condition_on_the_number_keeps_what_is_newer():
+    """Nothing ends an invocation whose worker died; the sequence number is the fence (E7)."""
+
+    async def scenario(world, function):
+        plain, fenced, late, late_ms = {}, {}, [], 60_000
+
+        async def invoke(event):
+            records = json.loads(event)["Records"]
+            if not late:
+                late.append(records)
+                await world.clock.sleep_ms(late_ms)
+            for each in (record["kinesis"] for record in records):
+                name, number = each["partitionKey"], int(each["sequenceNumber"])
+                plain[name] = number
+                fenced[name] = max(number, fenced.get(name, -1))
+            return FunctionAnswer(payload=b"null")
+
+        # What is invoked goes on without the one who waits.
+        function.invoke = lambda event: asyncio.shield(asyncio.create_task(invoke(event)))
+        world.put(1, 5, key_of=lambda _: "k")
+        dying = asyncio.create_task(world.turn())
+        await world.run_until(lambda: late)
+        dying.cancel()
+        await asyncio.wait([dying])
+        world.put(6, 29, key_of=lambda _: "k")
+        await world.turn(turn_ms=30_000)
+        newest = int(world.stream.sequence_numbers(key(0))[-1])
+        assert plain == fenced == {"k": newest}
+        await world.clock.sleep_ms(late_ms)
+        assert plain == {"k": int(late[0][-1]["kinesis"]["sequenceNumber"])}
+        assert fenced == {"k": newest}
+
+    in_world(scenario, max_batch_records=5)
