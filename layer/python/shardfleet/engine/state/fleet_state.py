@@ -56,8 +56,9 @@ from shardfleet.values import dataclass
 MANAGER = "manager"
 LAST = "last"
 IDENTITY = "identity"
-LOADS_PER_CHUNK = 1_000  # leases, and as many workers; an item of DynamoDB holds 400 KB
-FINISHED_PER_CHUNK = 2_000  # A shard's id has 128 characters at most.
+LOADS_PER_DOCUMENT = 1_000  # leases and workers; an item of DynamoDB holds 400 KB
+FINISHED_PER_DOCUMENT = 2_000  # A shard's id has 128 characters at most.
+_LEASE, _WORKER = "lease ", "worker "
 # Manager, worker and CLI may write one document at a time; more rounds than this mean a bug.
 _CAS_ROUNDS_MOST = 20
 
@@ -172,7 +173,7 @@ class FleetState:
 
     async def write_sightings(self, sightings: Mapping[str, Sighting]) -> None:
         """
-        Persist the sightings in chunks instead of those that were read last.
+        Persist the sightings instead of those that were read last.
 
         The turn lock makes this a single writer; what another one has written since stays.
         """
@@ -192,9 +193,9 @@ class FleetState:
         return frozenset(rows_of(documents)) if documents else None
 
     async def write_finished(self, shard_ids: Collection[str]) -> None:
-        """Keep them instead of those before, in chunks (manager only)."""
+        """Keep them instead of those before (manager only)."""
         rows = dict.fromkeys(shard_ids, 1)
-        await write_rows(self._store, FINISHED, rows, per_document=FINISHED_PER_CHUNK)
+        await write_rows(self._store, FINISHED, rows, per_document=FINISHED_PER_DOCUMENT)
 
     # --- pins
 
@@ -428,13 +429,13 @@ class FleetState:
         await self._store.write(PACE, MANAGER, body, expected_version=version)
 
     async def write_loads(self, loads: Loads) -> None:
-        """Keep what the balancing compares, in chunks (manager only)."""
-        leases = sorted(loads.leases.items())
-        workers = [(w, [use.rate, use.busy, use.cpu]) for w, use in sorted(loads.workers.items())]
-        for begin in range(0, max(1, len(leases), len(workers)), LOADS_PER_CHUNK):
-            chunk = slice(begin, begin + LOADS_PER_CHUNK)
-            body = {"leases": dict(leases[chunk]), "workers": dict(workers[chunk])}
-            await self._overwrite(LOADS, f"{begin // LOADS_PER_CHUNK:04d}", body)
+        """Keep what the balancing compares instead of what was before (manager only)."""
+        workers = {w: [use.rate, use.busy, use.cpu] for w, use in loads.workers.items()}
+        rows = {_LEASE + key: rate for key, rate in loads.leases.items()}
+        rows |= {_WORKER + worker_id: use for worker_id, use in workers.items()}
+        await write_rows(
+            self._store, LOADS, rows, per_document=LOADS_PER_DOCUMENT, body=_loads_body
+        )
 
     async def loads(self) -> Loads:
         """Read what the balancing compares (manager only)."""
@@ -471,6 +472,13 @@ class FleetState:
         raise ProtocolError(
             f"{kind} {name}: not written in {_CAS_ROUNDS_MOST} rounds of compare-and-set"
         )
+
+
+def _loads_body(rows: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        part: {k.removeprefix(begins): v for k, v in rows.items() if k.startswith(begins)}
+        for part, begins in (("leases", _LEASE), ("workers", _WORKER))
+    }
 
 
 def slot_body(slot: Slot) -> dict[str, Any]:

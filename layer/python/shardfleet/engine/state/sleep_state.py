@@ -2,7 +2,7 @@
 Sleep in the fleet state: naps, what the manager remembers of its looks, other applications.
 
 A worker writes one nap per shard; only the manager takes naps away, and keeps its glances in
-chunks, which the turn lock makes a single writer's.
+rows, which the turn lock makes a single writer's.
 """
 
 from __future__ import annotations
