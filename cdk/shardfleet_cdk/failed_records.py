@@ -10,6 +10,7 @@ stream's retention has passed.
 from __future__ import annotations
 
 from aws_cdk import Duration
+from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
@@ -83,7 +84,12 @@ class FailedRecordDestinations(Construct):
             self.topic = given.failed_topic or self._new_topic(operations)
 
     def _new_topic(self, operations: Operations) -> sns.Topic:
-        topic = sns.Topic(self, "Topic", master_key=operations.encryption_key, enforce_ssl=True)
+        # AWS's key lets who may use SNS in this account publish, as the worker does, and no
+        # service, as a CloudWatch alarm would: no alarm is told to this topic.
+        key = operations.encryption_key or kms.Alias.from_alias_name(
+            self, "TopicKey", "alias/aws/sns"
+        )
+        topic = sns.Topic(self, "Topic", master_key=key, enforce_ssl=True)
         topic.apply_removal_policy(operations.removal_policy)
         return topic
 

@@ -81,4 +81,5 @@ def _table(
         encryption_key=key,
         time_to_live_attribute=time_to_live,
         removal_policy=operations.removal_policy,
+        deletion_protection=operations.protects_tables,
     )

@@ -145,6 +145,8 @@ class Operations:
     Attributes:
         removal_policy: of tables, queues, buckets and logs when the stack goes. The default keeps
             them, but for those that a deploy made which then failed.
+        deletion_protection: nobody can delete the two tables before it is switched off, not even
+            a first deploy that fails (default: on, unless `removal_policy` destroys).
         encryption_key: a customer key for tables, queues, logs, environment and state machine
             (default: keys owned by AWS). Its policy must let this account's IAM decide, as a
             key made by the CDK does.
@@ -155,10 +157,18 @@ class Operations:
     """
 
     removal_policy: RemovalPolicy = RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
+    deletion_protection: bool | None = None
     encryption_key: kms.IKey | None = None
     permissions_boundary: iam.IManagedPolicy | None = None
     log_retention: logs.RetentionDays = logs.RetentionDays.ONE_MONTH
     tracing: bool = False
+
+    @property
+    def protects_tables(self) -> bool:
+        """Whether the two tables are protected from deletion."""
+        if self.deletion_protection is None:
+            return self.removal_policy is not RemovalPolicy.DESTROY
+        return self.deletion_protection
 
 
 def _outside(name: str, found: int, allowed: tuple[int, int]) -> list[str]:

@@ -150,8 +150,7 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
         arn = resources.handler_function.function_arn
         rights["Handler"] = [_allow("lambda", ["InvokeFunction"], [arn])]
     if in_vpc:
-        # Network interfaces have no ARN before they exist; Lambda asks for this.
-        rights["Network"] = [_allow("ec2", NETWORK_ACTIONS, ["*"])]
+        rights["Network"] = _network()
     stores = (
         resources.encryption_key,
         resources.lease_table.encryption_key,
@@ -162,6 +161,20 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
     told = ("sns",) if resources.failed_topic else ()
     services = ("dynamodb", "sqs", "s3", *told, "lambda")
     return _documents({**rights, "Keys": _keys(resources.stream, stores, services)})
+
+
+def _network() -> list[iam.PolicyStatement]:
+    """Worker in a VPC: Lambda may make its interfaces; code that runs in a function may not."""
+    # Network interfaces have no ARN before they exist; Lambda asks for this.
+    allowed = _allow("ec2", NETWORK_ACTIONS, ["*"])
+    # Fact I14. AWS's page names the function, which the role cannot: the function names the role.
+    denied = iam.PolicyStatement(
+        effect=iam.Effect.DENY,
+        actions=allowed.actions,
+        resources=["*"],
+        conditions={"Null": {"lambda:SourceFunctionArn": "false"}},
+    )
+    return [allowed, denied]
 
 
 def _state_of_worker(state_table: str) -> list[iam.PolicyStatement]:

@@ -52,19 +52,24 @@ def statements(template, role):
     return [statement for document in documents for statement in document["Statement"]]
 
 
-def rights(template, role):
+def rights(template, role, *, effect="Allow"):
     """Every right of a role as `action on resource`, with ` if condition` where there is one."""
     found = set()
     for statement in statements(template, role):
-        assert statement["Effect"] == "Allow"
         condition = statement.get("Condition")
         suffix = f" if {conditions(condition)}" if condition else ""
-        found |= {
-            f"{action} on {spelled(resource)}{suffix}"
-            for action in _listed(statement["Action"])
-            for resource in _listed(statement["Resource"])
-        }
+        if statement["Effect"] == effect:
+            found |= {
+                f"{action} on {spelled(resource)}{suffix}"
+                for action in _listed(statement["Action"])
+                for resource in _listed(statement["Resource"])
+            }
     return found
+
+
+def denials(template, role):
+    """What a role is denied, as `rights` has it."""
+    return rights(template, role, effect="Deny")
 
 
 def conditions(condition):

@@ -96,6 +96,25 @@ def test_what_holds_data_is_kept_unless_it_shall_go(request, variant, policy):
     assert {resource["DeletionPolicy"] for resource in fleet} == {policy}
 
 
+@pytest.mark.parametrize(
+    ("variant", "protected"),
+    [("Minimum", {True}), ("Everything", {False}), ("Told", {False})],
+)
+def test_both_tables_are_protected_unless_they_shall_go_or_somebody_says_so(
+    template_of, variant, protected
+):
+    tables = of_type(template_of(variant), "AWS::DynamoDB::Table", inside="Fleet")
+    assert len(tables) == 2
+    assert {each["DeletionProtectionEnabled"] for each in tables.values()} == protected
+
+
+def test_a_new_topic_is_encrypted_with_a_key_that_lets_the_worker_publish(template_of):
+    """SNS developer guide, "Key management": who may use SNS here may use AWS's key through it."""
+    topic = only(template_of("Told"), "AWS::SNS::Topic")
+    key = "arn:<AWS::Partition>:kms:<AWS::Region>:<AWS::AccountId>:alias/aws/sns"
+    assert spelled(topic["KmsMasterKeyId"]) == key
+
+
 def test_functions_run_on_arm64_with_the_newest_python(minimum):
     for function in of_type(minimum, "AWS::Lambda::Function").values():
         assert function["Architectures"] == ["arm64"]

@@ -1,6 +1,6 @@
 """Rights, exactly: a right that is added anywhere shows up here."""
 
-from tests.cdk.templates import FOREIGN_STREAM, conditions, of_type, rights, spelled
+from tests.cdk.templates import FOREIGN_STREAM, conditions, denials, of_type, rights, spelled
 
 STREAM = ("DescribeStreamSummary", "GetRecords", "GetShardIterator", "ListShards")
 DATA_KEY = ("Decrypt", "DescribeKey", "Encrypt", "GenerateDataKey")
@@ -74,6 +74,27 @@ def test_the_worker_may_neither_scan_nor_delete(everything):
     own_network = {"ec2:DeleteNetworkInterface"}
 
     assert not {a for a in actions if "Scan" in a or "Delete" in a or "*" in a} - own_network
+
+
+def test_in_a_vpc_what_lambda_may_do_with_interfaces_is_denied_to_the_functions_code(everything):
+    """Lambda developer guide, "Giving Lambda functions access to resources in an Amazon VPC"."""
+    role = ids(everything)["worker_role"]
+    allowed = {right for right in rights(everything, role) if right.startswith("ec2:")}
+    assert allowed == on(
+        "ec2",
+        [
+            "AssignPrivateIpAddresses",
+            "CreateNetworkInterface",
+            "DeleteNetworkInterface",
+            "DescribeNetworkInterfaces",
+            "DescribeSubnets",
+            "UnassignPrivateIpAddresses",
+        ],
+        "*",
+    )
+    assert denials(everything, role) == {
+        f"{right} if lambda:SourceFunctionArn Null false" for right in allowed
+    }
 
 
 def test_the_manager_may_exactly_this(minimum):

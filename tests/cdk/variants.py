@@ -105,6 +105,7 @@ def told_of(app, folder):
         stream=a_stream(stack),
         handler=HandlerCode(folder=folder),
         config={"on_exhausted": "sns"},
+        operations=Operations(deletion_protection=False),
         monitoring=False,
     )
 

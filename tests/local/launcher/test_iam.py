@@ -51,6 +51,14 @@ def handler(kind, context):
 """
 
 
+NETWORK = """
+import boto3
+
+def handler(event, context):
+    return len(boto3.client("ec2").describe_subnets()["Subnets"]) and "described"
+"""
+
+
 def role(service, *statements):
     return {
         "Type": "AWS::IAM::Role",
@@ -136,29 +144,31 @@ TEMPLATE = {
             },
         },
         "Documents": function("documents", DOCUMENT, "DocumentsRole"),
+        "Network": function("network", NETWORK, "NetworkRole"),
     }
 }
 
 
-def rights_to_documents():
-    """Return the worker's own rights to the fleet-state table, as the construct writes them."""
+def rights_of_the_worker(make, *arguments, resource):
+    """Return the worker's own rights of a kind, as the construct writes them."""
     from aws_cdk import App, Stack  # noqa: PLC0415 - starts Node, which collecting shall not
 
-    from shardfleet_cdk.permissions import _state_of_worker  # noqa: PLC0415
+    from shardfleet_cdk import permissions  # noqa: PLC0415 - imports the former
 
-    stack = Stack(App(), "Stack")
-    for statement in stack.resolve(
-        [each.to_statement_json() for each in _state_of_worker("<table>")]
-    ):
+    written = [each.to_statement_json() for each in getattr(permissions, make)(*arguments)]
+    for statement in Stack(App(), "Stack").resolve(written):
         actions = statement["Action"]
-        more = {"Condition": statement["Condition"]} if "Condition" in statement else {}
-        table = {"Fn::GetAtt": ["State", "Arn"]}
-        yield [actions] if isinstance(actions, str) else actions, table, more
+        more = {name: statement[name] for name in ("Effect", "Condition") if name in statement}
+        yield [actions] if isinstance(actions, str) else actions, resource, more
 
 
 @pytest.fixture(scope="module")
 def enforced():
-    TEMPLATE["Resources"]["DocumentsRole"] = role("lambda.amazonaws.com", *rights_to_documents())
+    state = {"Fn::GetAtt": ["State", "Arn"]}
+    documents = rights_of_the_worker("_state_of_worker", "<table>", resource=state)
+    network = rights_of_the_worker("_network", resource="*")
+    TEMPLATE["Resources"]["DocumentsRole"] = role("lambda.amazonaws.com", *documents)
+    TEMPLATE["Resources"]["NetworkRole"] = role("lambda.amazonaws.com", *network)
     with EmbeddedAws(enforce_iam=True) as aws:
         cloudformation = aws.client("cloudformation")
         cloudformation.create_stack(
@@ -229,3 +239,27 @@ def test_a_handler_is_refused_the_managers_documents(enforced, kind):
     refusal = invoke(enforced, kind, "documents")
     assert "AccessDeniedException" in refusal["errorMessage"]
     assert "dynamodb:UpdateItem" in refusal["errorMessage"]
+
+
+def test_a_functions_code_is_refused_what_lambda_may_do_with_interfaces(enforced):
+    refusal = invoke(enforced, "describe", "network")
+    assert "ec2:DescribeSubnets" in refusal["errorMessage"]
+    assert "UnauthorizedOperation" in refusal["errorMessage"]
+
+    (name,) = [
+        each["RoleName"]
+        for each in enforced.client("iam").list_roles()["Roles"]
+        if "NetworkRole" in each["RoleName"]
+    ]
+    arn = f"arn:aws:iam::{enforced.account_id}:role/{name}"
+    session = enforced.client("sts").assume_role(RoleArn=arn, RoleSessionName="lambda")
+    key = session["Credentials"]
+    client = botocore.session.get_session().create_client(
+        "ec2",
+        endpoint_url=enforced.endpoint_url,
+        region_name=enforced.region,
+        aws_access_key_id=key["AccessKeyId"],
+        aws_secret_access_key=key["SecretAccessKey"],
+        aws_session_token=key["SessionToken"],
+    )
+    assert client.describe_subnets()["Subnets"]

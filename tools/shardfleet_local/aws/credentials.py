@@ -17,6 +17,10 @@ from shardfleet_local.aws.patches import Patch
 from shardfleet_local.aws.settings import ServerSettings
 
 
+_FUNCTION = "shardfleet.function"
+"""Whose session it is, in what is kept of a session."""
+
+
 def is_issued(account_id: str, key_id: str) -> bool:
     """Tell whether STS or IAM of this account has given this access key id out."""
     known = key_id in sts._sessions
@@ -42,6 +46,7 @@ def _draw_keys(settings: ServerSettings) -> None:
             {
                 "Arn": arn,
                 "UserId": f"{role}:{name}",
+                _FUNCTION: config.get("FunctionArn", ""),
                 "SecretAccessKey": session.secret,
                 "SessionToken": token,
             },
@@ -49,6 +54,17 @@ def _draw_keys(settings: ServerSettings) -> None:
         return {**session.environment(), "AWS_SESSION_TOKEN": token}
 
     lambda_runtime.execution_credentials = execution_credentials
+
+
+def _tell_functions_calls(_: ServerSettings) -> None:
+    stock = iam_evaluator._principal_keys
+
+    def keys_of(credential: iam_evaluator.ResolvedCredential) -> dict[str, Any]:
+        session = sts._sessions.get(credential.access_key_id) or {}
+        own = {"lambda:sourcefunctionarn": session[_FUNCTION]} if _FUNCTION in session else {}
+        return {**stock(credential), **own}
+
+    iam_evaluator._principal_keys = keys_of
 
 
 PATCHES = (
@@ -65,6 +81,15 @@ PATCHES = (
             "ministack.services.sts:register_session",
         ),
         apply=_draw_keys,
+    ),
+    Patch(
+        gap="With IAM enforced, a policy cannot tell what a function's code calls (fact I14)",
+        touches=(
+            "ministack.core.iam_evaluator:ResolvedCredential",
+            "ministack.core.iam_evaluator:_principal_keys",
+            "ministack.services.sts:_sessions",
+        ),
+        apply=_tell_functions_calls,
     ),
 )
 """What this module corrects in ministack."""
