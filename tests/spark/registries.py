@@ -98,7 +98,8 @@ def registry():
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        found.url = f"http://127.0.0.1:{server.server_port}"
+        # A path of its own: a process keeps what it was told, and a port may come again.
+        found.url = f"http://127.0.0.1:{server.server_port}/{uuid.uuid4().hex}"
         yield found
         server.shutdown()
         thread.join()

@@ -5,6 +5,7 @@ Expected: what fastavro reads of the same bytes; the frames are the published on
 """
 
 import io
+import json
 import uuid
 import zlib
 
@@ -13,10 +14,13 @@ import pytest
 from pyspark.sql.types import StructType
 
 from shardfleet.errors import ConfigurationError
+from shardfleet_spark.aws.schema_registries import NoSuchSchema
+from shardfleet_spark.payload.avro_payload import struct_of_avro
 from shardfleet_spark.payload.frames import confluent_frame as read_confluent
 from shardfleet_spark.payload.frames import glue_frame as read_glue
 from shardfleet_spark.payload.growth import grown, misfit, missing_fields
 from shardfleet_spark.payload.parsing import parse_payload
+from shardfleet_spark.payload.registered import UNKNOWN_MOST, Registered, _Reader
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
 from tests.spark.registries import confluent_frame, glue_frame, registry
@@ -225,6 +229,46 @@ def test_two_versions_of_a_schema_are_one_table(spark, there, embedded_aws, make
 def test_options_of_a_registry_are_checked(kind, options, said):
     with pytest.raises(ConfigurationError, match=said):
         parse_payload(None, "1", kind=kind, options=options)
+
+
+class Counting:
+    """A registry with FIRST under 1 and what is no schema under 2; how often it was asked."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def schema_of(self, schema_id):
+        self.asked += 1
+        if schema_id == "1":
+            return json.dumps(FIRST)
+        if schema_id == "2":
+            return '"what-a-body-holds'
+        raise NoSuchSchema(f"schema {schema_id} is not in the registry")
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("spark")  # Which reads the types.
+def test_ids_that_somebody_makes_up_are_few_questions_and_a_bad_record_each():
+    counting = Counting()
+    how = Registered("avro-confluent", {"registry": "http://127.0.0.1:9"})
+    reader = _Reader(how, struct_of_avro(json.dumps(FIRST)), registry=counting)
+    good = confluent_frame(1, avro(FIRST, CLICKS_1[0]))
+    assert reader.read(good) == (CLICKS_1[0], None)
+    said = [reader.read(confluent_frame(number, b"x"))[1] for number in range(3, 100_003)]
+    assert counting.asked == 1 + UNKNOWN_MOST
+    assert all("is not in the registry" in each for each in said[:UNKNOWN_MOST])
+    assert all("was not asked for" in each for each in said[UNKNOWN_MOST:])
+    assert reader.read(good) == (CLICKS_1[0], None)
+    assert len(reader._readers) == 1 + UNKNOWN_MOST
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("spark")  # Which reads the types.
+def test_what_a_registry_has_that_is_no_schema_is_not_quoted():
+    how = Registered("avro-confluent", {"registry": "http://127.0.0.1:9"})
+    reader = _Reader(how, struct_of_avro(json.dumps(FIRST)), registry=Counting())
+    value, said = reader.read(confluent_frame(2, b"x"))
+    assert (value, said) == (None, "schema 2 of the registry: an Avro record is needed")
 
 
 @pytest.mark.processes

@@ -10,7 +10,6 @@ record. A payload costs at most so many steps as it has bytes, times the size of
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from pyspark.sql.types import (
 )
 
 from shardfleet.errors import ConfigurationError
+from shardfleet.foreign import read_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -100,6 +100,10 @@ def parse_avro(df: DataFrame, schema: str, *, column: str) -> DataFrame:
     return df.mapInArrow(read, wanted)
 
 
+class NoAvroRecord(ConfigurationError):
+    """The text is no Avro schema of a record; the error may quote it."""
+
+
 def struct_of_avro(schema: str) -> StructType:
     """
     Return the Spark type of an Avro record.
@@ -150,14 +154,16 @@ def _record_of(schema: str) -> _Kind:
             "Avro payloads need fastavro: pip install 'shardfleet[spark]'"
         ) from error
     try:
-        parsed = parse_schema(json.loads(schema))
+        parsed = parse_schema(read_json(schema))
+        found = _kind_of(parsed, "payload", named={})
+    except RecursionError as error:
+        raise NoAvroRecord("payload schema: it is nested too deep to be read") from error
     except (ValueError, KeyError, TypeError, AttributeError, SchemaParseException) as error:
-        raise ConfigurationError(
+        raise NoAvroRecord(
             f"payload schema {schema[:_SHOWN]!r} is no Avro schema: {error}"
         ) from error
-    found = _kind_of(parsed, "payload", named={})
     if not isinstance(found.spark, StructType):
-        raise ConfigurationError(
+        raise NoAvroRecord(
             f"payload schema {schema[:_SHOWN]!r}: an Avro record is needed at the top"
         )
     return found

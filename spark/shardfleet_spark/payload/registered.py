@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -22,9 +22,16 @@ from pyarrow import fs
 from pyspark.sql.types import StringType, StructField, StructType
 
 from shardfleet.errors import ConfigurationError, ShardfleetError
-from shardfleet_spark.aws.schema_registries import ConfluentRegistry, GlueRegistry, NoSuchSchema
+from shardfleet.foreign import read_bytes, read_json
+from shardfleet_spark.aws.schema_registries import (
+    ConfluentRegistry,
+    GlueRegistry,
+    KeptSchemas,
+    NoSuchSchema,
+    Registry,
+)
 from shardfleet_spark.host.files import file_system
-from shardfleet_spark.payload.avro_payload import avro_reader, struct_of_avro
+from shardfleet_spark.payload.avro_payload import NoAvroRecord, avro_reader, struct_of_avro
 from shardfleet_spark.payload.frames import AVRO_CONFLUENT, AVRO_GLUE, FRAMES
 from shardfleet_spark.payload.growth import grown, misfit, missing_fields
 from shardfleet_spark.payload.kinds import SCHEMAS
@@ -38,6 +45,10 @@ OPTIONS = {
     AVRO_GLUE: ("region", "endpoint", "roleArn", SCHEMAS),
 }
 """Payload options of each kind."""
+_PLACE = (REGISTRY, "region", "endpoint", "roleArn")
+
+UNKNOWN_MOST = 100
+"""So many ids that the registry has not are asked for in a task; a frame may make up any id."""
 
 _MET = "met-"
 _READ = "read.json"
@@ -45,20 +56,6 @@ _READ = "read.json"
 
 class SchemaGrew(ShardfleetError):
     """A record's schema has fields that the column has not; they are noted for the next start."""
-
-
-class Registry(Protocol):
-    """What is asked for schemas."""
-
-    def schema_of(self, schema_id: str) -> str:
-        """
-        Return the Avro schema of an id.
-
-        Raises:
-            NoSuchSchema: there is none.
-
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -91,22 +88,10 @@ class Registered:
                 f"payload {self.kind}: payload option {REGISTRY} is missing: the registry's URL"
             )
 
-    @cached_property
+    @property
     def registry(self) -> Registry:
-        """The registry."""
-        if self.kind == AVRO_CONFLUENT:
-            return ConfluentRegistry(self.options[REGISTRY])
-        from shardfleet.adapters.clients.account_access import (  # noqa: PLC0415 - needs boto3
-            Access,
-            AccountClients,
-        )
-
-        access = Access(
-            region=self.options.get("region", ""),
-            endpoint=self.options.get("endpoint", ""),
-            role_arn=self.options.get("roleArn", ""),
-        )
-        return GlueRegistry(AccountClients(access).glue)
+        """The registry, one in a process."""
+        return _registry_at(self.kind, **{key: self.options.get(key, "") for key in _PLACE})
 
     def struct(self, schema: str) -> StructType:
         """
@@ -121,7 +106,16 @@ class Registered:
             ConfigurationError: it is neither.
 
         """
-        first = struct_of_avro(self._text_of(schema))
+        if schema.lstrip().startswith("{"):
+            first = struct_of_avro(schema)
+        else:
+            try:
+                first = struct_of_registered(schema, self.registry.schema_of(schema))
+            except NoSuchSchema as error:
+                raise ConfigurationError(
+                    f"payload schema {schema!r}: {error}; Avro's JSON or an id that it has is "
+                    "needed"
+                ) from error
         folder = self.options.get(SCHEMAS)
         if not folder:
             return first
@@ -133,15 +127,34 @@ class Registered:
         noted.write(_READ, read)
         return read
 
-    def _text_of(self, schema: str) -> str:
-        if schema.lstrip().startswith("{"):
-            return schema
-        try:
-            return self.registry.schema_of(schema)
-        except NoSuchSchema as error:
-            raise ConfigurationError(
-                f"payload schema {schema!r}: {error}; Avro's JSON or an id that it has is needed"
-            ) from error
+
+def struct_of_registered(schema_id: str, text: str) -> StructType:
+    """
+    Return the type of the payloads of a registry's schema.
+
+    Raises:
+        ConfigurationError: it has none; a text that is no schema is not quoted.
+
+    """
+    try:
+        return struct_of_avro(text)
+    except NoAvroRecord:
+        raise ConfigurationError(
+            f"schema {schema_id} of the registry: an Avro record is needed"
+        ) from None
+
+
+@lru_cache(maxsize=8)
+def _registry_at(kind: str, *, registry: str, region: str, endpoint: str, roleArn: str) -> Registry:  # noqa: N803 - the option's
+    if kind == AVRO_CONFLUENT:
+        return KeptSchemas(ConfluentRegistry(registry))
+    from shardfleet.adapters.clients.account_access import (  # noqa: PLC0415 - needs boto3
+        Access,
+        AccountClients,
+    )
+
+    access = Access(region=region, endpoint=endpoint, role_arn=roleArn)
+    return KeptSchemas(GlueRegistry(AccountClients(access).glue))
 
 
 def parse_registered(
@@ -187,12 +200,24 @@ def _read(
 
 
 class _Reader:
-    """Reads the payloads of a task."""
+    """
+    Reads the payloads of a task.
 
-    def __init__(self, how: Registered, struct: StructType) -> None:
+    Args:
+        how: they are read.
+        struct: the column's type.
+        registry: that is asked (default: the one of `how`).
+
+    """
+
+    def __init__(
+        self, how: Registered, struct: StructType, *, registry: Registry | None = None
+    ) -> None:
         from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415 - in the tasks alone
 
         self._how = how
+        self._registry = registry or how.registry
+        self._unknown = 0
         self._frame = FRAMES[how.kind]
         self._struct = struct
         self.arrow: pa.DataType = to_arrow_type(struct)
@@ -208,6 +233,11 @@ class _Reader:
             return None, str(error)
         read = self._readers.get(schema_id)
         if read is None:
+            if self._unknown >= UNKNOWN_MOST:
+                return None, (
+                    f"schema {schema_id} was not asked for: the registry had none of "
+                    f"{UNKNOWN_MOST} ids before it"
+                )
             read = self._readers[schema_id] = self._reader_of(schema_id)
         if isinstance(read, str):
             return None, read
@@ -217,10 +247,14 @@ class _Reader:
     def _reader_of(self, schema_id: str) -> Any:
         """Return the function that reads a schema's payloads, or why there is none."""
         try:
-            text = self._how.registry.schema_of(schema_id)
+            text = self._registry.schema_of(schema_id)
+        except NoSuchSchema as error:
+            self._unknown += 1
+            return str(error)
+        try:
+            written = struct_of_registered(schema_id, text)
             read, _ = avro_reader(text)
-            written = struct_of_avro(text)
-        except (NoSuchSchema, ConfigurationError) as error:
+        except ConfigurationError as error:
             return str(error)
         if said := misfit(self._struct, written):
             return f"schema {schema_id}: {said}"
@@ -281,4 +315,10 @@ class _Noted:
 
     def _type_in(self, path: str) -> StructType:
         with self._system.open_input_stream(path) as stored:
-            return StructType.fromJson(json.loads(stored.read()))
+            try:
+                return StructType.fromJson(read_json(read_bytes(stored)))
+            except Exception as error:  # PySpark may raise anything.
+                raise ConfigurationError(
+                    f"payload option {SCHEMAS}: {path} is no type that was written there "
+                    f"({type(error).__name__}); name another folder"
+                ) from error
