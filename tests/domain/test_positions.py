@@ -121,23 +121,47 @@ def test_the_document_comes_back_as_it_was():
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "said"),
     [
-        {"version": 2},
-        {"format": "other"},
-        {"shards": {"s0": "SOON"}},
-        {"shards": {"s0": "AFTER:x"}},
-        {"waiting": None},
-        {"created_ms": "long ago"},
+        ({"version": 2}, "format and version are"),
+        ({"format": "other"}, "format and version are"),
+        ({"shards": {"s0": "SOON"}}, "position 'SOON' of s0: allowed are"),
+        ({"shards": {"s0": "AFTER:x"}}, "position 'AFTER:x' of s0"),
+        ({"shards": {"s0": "AFTER:007"}}, "position 'AFTER:007' of s0"),
+        ({"shards": {"s0": "AFTER:5:" + "9" * 5_000}}, "position 'AFTER:5:9"),
+        ({"shards": {"s0": "AT:253402300800000"}}, "position 'AT:253402300800000' of s0"),
+        ({"shards": {"s0": "AT:" + "9" * 5_000}}, "position 'AT:9"),
+        ({"shards": {"s0": "AT:\u0661"}}, "position 'AT:\u0661' of s0"),
+        ({"shards": {"s0": 5}}, r"shards\.s0: 5 found, a text expected"),
+        ({"shards": ["s0"]}, r'shards: \["s0"\] found, an object by shard id expected'),
+        ({"waiting": None}, "waiting: null found, an object"),
+        ({"waiting": {"s1": "bcd"}}, r'waiting\.s1: "bcd" found, a list of shard ids expected'),
+        ({"waiting": {"s1": [None]}}, r"waiting\.s1\.parent: null found, a text expected"),
+        ({"created_ms": "long ago"}, 'created_ms: "long ago" found, a number of milliseconds'),
+        ({"created_ms": True}, "created_ms: true found"),
+        ({"created_ms": -1}, "created_ms: -1 found"),
+        ({"at_ms": 10**400}, "at_ms: 1000000"),
+        ({"at_ms": 1.5}, r"at_ms: 1\.5 found"),
+        ({"stream": {}}, "stream: {} found, a text expected"),
+        ({"origin": 7}, "origin: 7 found, a text expected"),
     ],
 )
-def test_another_document_is_refused(change):
+def test_another_document_is_refused_by_field(change, said):
     document = positions_to_json(positions(s0="END")) | change
 
-    with pytest.raises(ConfigurationError, match="positions: "):
+    with pytest.raises(ConfigurationError, match=said) as found:
         positions_from_text(json.dumps(document))
-    with pytest.raises(ConfigurationError, match="no JSON"):
-        positions_from_text("{")
+    assert len(str(found.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "lacking", ["stream", "created_ms", "shards", "waiting", "origin", "at_ms"]
+)
+def test_a_document_that_lacks_a_member_is_refused_by_its_name(lacking):
+    document = positions_to_json(positions(s0="END"))
+    del document[lacking]
+    with pytest.raises(ConfigurationError, match=f"positions: {lacking}: nothing found"):
+        positions_from_text(json.dumps(document))
 
 
 def test_the_option_of_a_query_names_every_shard():

@@ -23,6 +23,7 @@ from shardfleet.adapters.sdk_errors import (
 from shardfleet.domain.refusals import RefusalKind, refusal_of
 from shardfleet.engine.ports import Clock
 from shardfleet.errors import ConfigurationError, ShardfleetError, Throttled, Unsettled
+from shardfleet.foreign import read_bytes
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
@@ -277,7 +278,10 @@ class S3SealStore:
             if name not in self._names(name):
                 return None
             raise Unsettled(error) from error
-        return answer["Body"].read()
+        try:
+            return read_bytes(answer["Body"])
+        except ValueError as error:
+            raise Unsettled(ConfigurationError(f"s3://{self._bucket}/{name}: {error}")) from error
 
     def _names(self, prefix: str) -> list[str]:
         fetch = partial(

@@ -211,7 +211,7 @@ def token_from_json(found: Mapping[str, Any]) -> PlanToken:
         )
     try:
         return _token(found)
-    except (KeyError, TypeError, ValueError, ShardfleetError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, ShardfleetError) as error:
         raise UnreadableCheckpoint(
             f"the checkpoint's offset is damaged: {type(error).__name__}: {error}; "
             f"found {json.dumps(found)[:200]}"

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
 from shardfleet.errors import ConfigurationError, ShardfleetError
+from shardfleet.foreign import read_json
 
 T = TypeVar("T")
 
@@ -205,9 +206,15 @@ def noted_losses(stored: Mapping[int, bytes]) -> list[str]:
     Args:
         stored: what the store has of the plan.
 
+    Raises:
+        UnreadableSeal: a note is damaged.
+
     """
     notes = (stored[n] for n in sorted(stored) if _LOSSES <= n < _LOSSES + _LOSSES_ROOM)
-    return [text for note in notes for text in json.loads(note)["lost"]]
+    try:
+        return [str(text) for note in notes for text in read_json(note)["lost"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UnreadableSeal(f"a note of lost records is damaged: {error}") from error
 
 
 def digest_of(sequence_numbers: Iterable[str]) -> str:
@@ -261,7 +268,7 @@ def seal_from_json(found: Mapping[str, Any]) -> Seal:
             paused_ms=int(found["paused_ms"]),
             writer=dict(found["writer"]),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UnreadableSeal(f"a seal is damaged: {type(error).__name__}: {error}") from error
 
 
@@ -287,9 +294,9 @@ def seal_from_bytes(body: bytes) -> Seal:
 
     """
     try:
-        found = json.loads(body)
+        found = read_json(body)
     except ValueError as error:
-        raise UnreadableSeal(f"a seal is no JSON: {error}; found {body[:80]!r}") from error
+        raise UnreadableSeal(f"a seal: {error}") from error
     return seal_from_json(found)
 
 

@@ -11,16 +11,19 @@ are not named; `shardfleet position export` writes such JSON.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
+from shardfleet.domain.positions.positions import LATEST_MS
 from shardfleet.domain.stream.sequence import (
     LATEST,
     TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
 from shardfleet.errors import ProtocolError
+from shardfleet.foreign import read_json
 from shardfleet_spark.options.options import Kind
 
 INSTANT = "INSTANT"
@@ -29,6 +32,9 @@ SHARDS = "shards"
 AFTER = "AFTER"
 ENDED = "END"
 _DEFAULT = "default"
+_MILLISECONDS = re.compile(r"[0-9]{1,15}")
+_SUB = re.compile(r"[0-9]{1,18}")
+_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,30 +95,36 @@ def _of_a_shard(text: str) -> Start:
         return Start(text.upper())
     if text.upper().startswith(f"{AFTER}:"):
         number, _, sub = text[len(AFTER) + 1 :].partition(":")
-        if not (sub or "0").isdecimal() or not number.isdecimal():
+        if not _SUB.fullmatch(sub or "0") or not number.isdecimal():
             raise ValueError
         try:
             return Start(AFTER, done=ExtendedSequenceNumber(number, int(sub or "0")))
         except ProtocolError as error:
             raise ValueError(str(error)) from error
     if text.isdecimal():
-        return Start(INSTANT, instant_ms=int(text))
+        return _instant(text)
     instant = datetime.fromisoformat(text)
     if instant.tzinfo is None:
         raise ValueError("the time zone is missing: end it with Z or an offset such as +02:00")
-    return Start(INSTANT, instant_ms=round(instant.astimezone(UTC).timestamp() * 1000))
+    return _instant(str(round(instant.timestamp() * 1000)))
+
+
+def _instant(text: str) -> Start:
+    if not _MILLISECONDS.fullmatch(text) or int(text) > LATEST_MS:
+        raise ValueError("an instant is between 1970 and 9999")
+    return Start(INSTANT, instant_ms=int(text))
 
 
 def _of_shards(text: str) -> Start:
-    found = json.loads(text)
+    found = read_json(text)
     starts: dict[str, Start] = {}
     for shard_id, each in found.items():
         if not isinstance(each, str | int) or isinstance(each, bool):
-            raise ValueError(f"{shard_id}: {json.dumps(each)[:60]}")  # noqa: TRY004 - a wrong text
+            raise ValueError(f"{shard_id[:_SHOWN]}: {json.dumps(each)[:_SHOWN]}")  # noqa: TRY004 - a wrong text
         try:
             starts[shard_id] = _of_a_named_shard(str(each))
         except ValueError as error:
-            raise ValueError(f"{shard_id}: {each!r} {error}") from error
+            raise ValueError(f"{shard_id[:_SHOWN]}: {str(each)[:_SHOWN]!r} {error}") from error
     default = starts.pop(_DEFAULT, None)
     return Start(SHARDS, shards=starts, default=default)
 
@@ -121,8 +133,8 @@ def _of_a_named_shard(text: str) -> Start:
     if text.upper() == ENDED:
         return Start(ENDED)
     instant = text[len("AT:") :]
-    if text.upper().startswith("AT:") and instant.isdecimal():
-        return Start(INSTANT, instant_ms=int(instant))
+    if text.upper().startswith("AT:"):
+        return _instant(instant)
     return _of_a_shard(text)
 
 

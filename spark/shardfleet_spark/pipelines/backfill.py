@@ -24,6 +24,7 @@ from pyspark.sql import functions as sf
 from shardfleet.domain.positions.positions import Positions, option_text, positions_from_text
 from shardfleet.domain.stream.sequence import PointKind
 from shardfleet.errors import ConfigurationError
+from shardfleet.foreign import read_bytes, read_json
 from shardfleet_spark.host.files import file_system
 from shardfleet_spark.options.columns import COLUMNS
 from shardfleet_spark.payload.json_objects import INDEX
@@ -43,6 +44,7 @@ _ALL, _NONE = 1_000, -1
 
 _LOOKS, _PAUSE_S = 120, 0.5
 _POSITIONS, _COMMIT, _BEGUN_MS, _DONE = "positions", "commit", "begun_ms", "done"
+_MEMBERS = {_POSITIONS, _COMMIT, _BEGUN_MS, _DONE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,7 @@ class Backfill:
 
     def done(self) -> None:
         """Write down that the table has the archive's rows."""
-        document = json.loads(_text(f"{self.checkpoint}/{FILE}"))
-        _write(self.checkpoint, {**document, _DONE: True})
+        _write(self.checkpoint, {**_noted(self.checkpoint), _DONE: True})
 
 
 def begun(positions_file: str, *, stream: str, checkpoint: str, now_ms: int) -> Backfill:
@@ -95,7 +96,7 @@ def begun(positions_file: str, *, stream: str, checkpoint: str, now_ms: int) -> 
 
     """
     root = checkpoint.rstrip("/")
-    noted = json.loads(_text(f"{root}/{FILE}") or "{}")
+    noted = _noted(root)
     text = _text(positions_file)
     if text:
         positions = positions_from_text(text)
@@ -114,13 +115,13 @@ def begun(positions_file: str, *, stream: str, checkpoint: str, now_ms: int) -> 
     if not noted:
         _refuse_begun(root)
         noted = {
-            _POSITIONS: json.loads(text),
+            _POSITIONS: read_json(text),
             _COMMIT: f"backfill-{uuid4().hex}",
             _BEGUN_MS: now_ms,
             _DONE: False,
         }
         _write(root, noted)
-    elif text and noted[_POSITIONS] != json.loads(text):
+    elif text and noted[_POSITIONS] != read_json(text):
         raise ConfigurationError(
             f"backfill positions {positions_file}: the query has begun with others "
             f"({root}/{FILE}); name the same file, or begin with a new checkpoint and a new table"
@@ -240,12 +241,41 @@ def _files(folder: str) -> set[str]:
     }
 
 
+def _noted(root: str) -> dict[str, Any]:
+    """
+    Return what is written down of a query's back-fill; nothing before it has begun.
+
+    Raises:
+        ConfigurationError: it is damaged.
+
+    """
+    try:
+        noted: dict[str, Any] = read_json(_text(f"{root}/{FILE}") or "{}")
+        if not isinstance(noted, dict) or (noted and not _MEMBERS <= set(noted)):
+            raise ValueError(f"it has not {', '.join(sorted(_MEMBERS))}")
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{root}/{FILE}: it is damaged ({error}); begin with a new checkpoint and a new table"
+        ) from error
+    return noted
+
+
 def _text(path: str) -> str:
+    """
+    Return a file's text, empty if there is none.
+
+    Raises:
+        ConfigurationError: it is none in UTF-8, or too long.
+
+    """
     system, file = file_system(path)
     if system.get_file_info(file).type == fs.FileType.NotFound:
         return ""
     with system.open_input_stream(file) as stored:
-        return str(stored.read().decode())
+        try:
+            return read_bytes(stored).decode()
+        except ValueError as error:
+            raise ConfigurationError(f"{path}: {error}") from error
 
 
 def _write(checkpoint: str, document: Mapping[str, Any]) -> None:

@@ -27,6 +27,8 @@ from uuid import uuid4
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from shardfleet.errors import ConfigurationError
+from shardfleet.foreign import read_bytes, read_json
 from shardfleet_spark.host.files import file_system
 
 if TYPE_CHECKING:
@@ -143,12 +145,19 @@ class Compactor:
         if self._system.get_file_info(file).type == fs.FileType.NotFound:
             return
         with self._system.open_input_stream(file) as stored:
-            steps = json.loads(stored.read())
-        for name in steps["old"]:
+            try:
+                steps = read_json(read_bytes(stored))
+                old, hidden, final = steps["old"], steps["hidden"], steps["final"]
+            except (KeyError, TypeError, ValueError) as error:
+                raise ConfigurationError(
+                    f"{file}: the list of a compaction is damaged ({error}); look which files "
+                    "there are twice, and delete it"
+                ) from error
+        for name in old:
             if self._is_there(f"{path}/{name}"):
                 self._system.delete_file(f"{path}/{name}")
-        if self._is_there(f"{path}/{steps['hidden']}"):
-            self._system.move(f"{path}/{steps['hidden']}", f"{path}/{steps['final']}")
+        if self._is_there(f"{path}/{hidden}"):
+            self._system.move(f"{path}/{hidden}", f"{path}/{final}")
         self._system.delete_file(file)
 
     def _is_there(self, path: str) -> bool:

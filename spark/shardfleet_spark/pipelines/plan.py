@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from shardfleet.errors import ConfigurationError
+from shardfleet.foreign import read_json
 from shardfleet_spark.payload.kinds import KINDS
 
 ARCHIVE = "archive"
@@ -234,9 +235,9 @@ class PipelinePlan:
 
         """
         try:
-            found: Any = json.loads(text)
+            found: Any = read_json(text)
         except ValueError as error:
-            raise ConfigurationError(f"the pipeline's plan is no JSON: {error}") from error
+            raise ConfigurationError(f"the pipeline's plan: {error}") from error
         known = {each.name for each in fields(cls)}
         if not isinstance(found, dict) or not {"source", "sink"} <= set(found) <= known:
             raise ConfigurationError(

@@ -9,7 +9,6 @@ here reads its records again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 
 from shardfleet.domain.positions.positions import Positions
 from shardfleet.errors import ConfigurationError
+from shardfleet.foreign import read_bytes, read_json
 from shardfleet_spark.offsets.lineage import Family, admit
 from shardfleet_spark.offsets.plan_token import PlanToken, UnreadableCheckpoint, token_from_json
 from shardfleet_spark.offsets.seals import SealStore, executed_seals
@@ -50,7 +50,8 @@ class LocalCheckpoint:
 
     def text(self, log: str, name: str) -> str:
         """Return a file of a subfolder."""
-        return (self._folder / log / name).read_text("utf-8")
+        with (self._folder / log / name).open("rb") as opened:
+            return str(read_bytes(opened), "utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +161,8 @@ def _token(folder: CheckpointFolder, batch: int, stream: str) -> PlanToken:
         raise ConfigurationError(
             f"batch {batch} is in the commit log and not in the offset log: {error}"
         ) from error
+    except ValueError as error:
+        raise UnreadableCheckpoint(f"offset log of batch {batch}: {error}") from error
     version, _, rest = text.partition("\n")
     if version.strip() not in _VERSIONS:
         raise UnreadableCheckpoint(
@@ -186,7 +189,7 @@ def _ours(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
     """Yield what looks like an offset of this source, in a line or one level below it."""
     for line in lines:
         try:
-            found = json.loads(line)
+            found = read_json(line)
         except ValueError:
             continue
         nested = found.values() if isinstance(found, dict) and "sid" not in found else ()
@@ -200,7 +203,7 @@ def _parsed(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return read_json(value)
     except ValueError:
         return None
 
@@ -238,4 +241,4 @@ class S3Checkpoint:
             found = self._client.get_object(Bucket=self._bucket, Key=key)
         except self._client.exceptions.NoSuchKey as error:
             raise FileNotFoundError(key) from error
-        return str(found["Body"].read(), "utf-8")
+        return str(read_bytes(found["Body"]), "utf-8")

@@ -4,12 +4,13 @@ CloudWatch's dashboard body, read: widgets on a grid of 24 columns, and their me
 Read is what `ShardFleet` writes; the shorthands "." and "..." of hand-written bodies are not.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shardfleet.errors import ConfigurationError
+from shardfleet.foreign import read_json
 from shardfleet_local.pages.parts import BYTES, MS, SECONDS
 
 _HOURS = re.compile(r"-PT(\d+)H")
@@ -55,23 +56,35 @@ class Dashboard:
 
 
 def read_dashboard(body: str) -> Dashboard:
-    """Read a dashboard's body."""
-    document = json.loads(body)
-    hours = _HOURS.fullmatch(str(document.get("start", "")))
-    return Dashboard(
-        widgets=tuple(
-            Widget(
-                kind=widget["type"],
-                column=widget["x"],
-                row=widget["y"],
-                width=widget["width"],
-                height=widget["height"],
-                properties=widget["properties"],
-            )
-            for widget in document["widgets"]
-        ),
-        hours=int(hours[1]) if hours else _DEFAULT_HOURS,
-    )
+    """
+    Read a dashboard's body, which anybody may have changed.
+
+    Raises:
+        ConfigurationError: it is none, or its widgets have not all a place.
+
+    """
+    try:
+        document = read_json(body)
+        hours = _HOURS.fullmatch(str(document.get("start", "")))
+        return Dashboard(
+            widgets=tuple(
+                Widget(
+                    kind=widget["type"],
+                    column=int(widget["x"]),
+                    row=int(widget["y"]),
+                    width=int(widget["width"]),
+                    height=int(widget["height"]),
+                    properties=dict(widget["properties"]),
+                )
+                for widget in document["widgets"]
+            ),
+            hours=int(hours[1]) if hours else _DEFAULT_HOURS,
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"the dashboard's body is none that the construct made ({type(error).__name__}: "
+            f"{error}); deploy it again"
+        ) from error
 
 
 def metric_queries(metrics: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:

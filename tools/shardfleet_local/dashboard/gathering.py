@@ -66,7 +66,7 @@ class Gatherer:
                 f"dashboard {self._name}: {error.response['Error']['Message']}; deploy its stack "
                 "again, or get the right cloudwatch:GetDashboard"
             ) from error
-        return read_dashboard(answer["DashboardBody"])
+        return read_dashboard(answer.get("DashboardBody", ""))
 
     def series(self, metrics: Sequence[Sequence[Any]], *, start: float, end: float) -> list[Series]:
         """Return the lines of a widget's metrics between two moments, epoch seconds."""

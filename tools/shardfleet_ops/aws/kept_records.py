@@ -26,6 +26,7 @@ from shardfleet.domain.delivery.given_up import (
     is_of_another_fleet,
 )
 from shardfleet.errors import ConfigurationError, ShardfleetError
+from shardfleet.foreign import read_bytes
 from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ OBJECTS_MOST = 10_000
 # Their texts are held, up to so many bytes.
 MESSAGES_MOST = 1_000
 MESSAGE_BYTES_MOST = 256 * 1024 * 1024
+# A record of 10 MiB in base64, in an event, which is a text in JSON.
+_OBJECT_BYTES_MOST = 64 * 1024 * 1024
 _MESSAGES_AT_ONCE = 10  # ReceiveMessage
 # Long enough for a person to read what is shown and to say yes.
 HIDDEN_S = 900
@@ -47,6 +50,10 @@ _NO_QUEUE = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist", "In
 
 class _Gone(ConfigurationError):
     """An object is not there (any more)."""
+
+
+class _TooLarge(ConfigurationError):
+    """An object is larger than anything that a fleet keeps."""
 
 
 class KeptInBucket:
@@ -101,7 +108,10 @@ class KeptInBucket:
         if is_of_another_fleet(key, folder=self._own.folder, prefix=self._prefix):
             reason = f"{where}: it is another fleet's; name that fleet's folder to take it"
             return RefusedDocument(where=where, reason=reason)
-        text, etag = _read(self._client, where)
+        try:
+            text, etag = _read(self._client, where)
+        except _TooLarge as error:
+            return RefusedDocument(where=where, reason=str(error))
         found = _document(text, where=where)
         if isinstance(found, RefusedDocument):
             return found
@@ -309,7 +319,11 @@ def _read(client: S3Client, location: str, *, etag: str = "") -> tuple[bytes, st
     call = _object_call("GetObject", location)
     where = _bucket_and_key(location)
     answer = call.run(client.get_object, **where, **({"IfMatch": etag} if etag else {}))
-    return call.run(answer["Body"].read), answer.get("ETag", "")
+    try:
+        text = call.run(lambda: read_bytes(answer["Body"], most=_OBJECT_BYTES_MOST))
+    except ValueError as error:
+        raise _TooLarge(f"{location}: {error}; the fleet keeps none like it") from error
+    return text, answer.get("ETag", "")
 
 
 def _delete(client: S3Client, location: str, *, etag: str) -> None:

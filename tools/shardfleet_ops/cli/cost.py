@@ -1,6 +1,5 @@
 """`shardfleet cost`: what the fleet has used, beside an estimate and the stream's own price."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,6 +20,7 @@ from shardfleet.domain.cost.prices import PRICES, Prices, changed_prices
 from shardfleet.domain.reasons import reason_json, reason_of_json
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.errors import ConfigurationError
+from shardfleet.foreign import read_bytes, read_json
 from shardfleet_ops.cli.fleet_access import (
     FleetAccess,
     JsonOption,
@@ -57,7 +57,8 @@ def _prices(file: Path | None) -> Prices:
     if file is None:
         return PRICES
     try:
-        given = json.loads(file.read_text("utf-8"))
+        with file.open("rb") as opened:
+            given = read_json(read_bytes(opened))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"--prices {file}: {error}") from error
     if not isinstance(given, dict):

@@ -25,6 +25,7 @@ from shardfleet.domain.stream.sequence import (
 )
 from shardfleet.domain.stream.shards import ShardGraph
 from shardfleet.errors import ConfigurationError
+from shardfleet.foreign import read_bytes
 from shardfleet_ops.cli.approval import DryRunOption, YesOption, approved, exit_code
 from shardfleet_ops.cli.fleet_access import (
     ApplicationOption,
@@ -116,9 +117,10 @@ def import_(
 ) -> None:
     """Write positions as checkpoints into a lease table, after showing what would be written."""
     try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        with file.open("rb") as opened:
+            text = read_bytes(opened)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         message = f"{file}: {reason}; a file that `shardfleet position export` wrote is expected"
         raise ConfigurationError(message) from error
     wanted = positions_from_text(text)

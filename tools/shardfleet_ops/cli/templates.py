@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shardfleet.errors import ConfigurationError
+from shardfleet.foreign import read_bytes, read_json
 from shardfleet_ops.template.judging import judge
 from shardfleet_ops.template.machines import MACHINE
 from shardfleet_ops.template.reading import Template, TemplateFault, spelled
@@ -55,8 +56,9 @@ def read_templates(place: Path) -> list[Template]:
 
 def _read(file: Path) -> Template:
     try:
-        text = file.read_text("utf-8")
-        body = json.loads(text)
+        with file.open("rb") as opened:
+            text = read_bytes(opened)
+        body = read_json(text)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"{file}: no template in JSON: {error}; cdk synth writes such to cdk.out"
@@ -67,7 +69,7 @@ def _read(file: Path) -> Template:
     return Template(
         name=file.name.removesuffix(".json").removesuffix(".template"),
         body=body,
-        size=len(text.encode()),
+        size=len(text),
         region=_region(stack),
         paths=_paths(stack, file.parent),
     )

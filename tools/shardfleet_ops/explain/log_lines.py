@@ -8,12 +8,12 @@ and to the shards that this invocation has named. Metrics and Lambda's START and
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
+from shardfleet.foreign import read_json
 from shardfleet.values import dataclass
 
 # Lambda's own lines, as text or as JSON (Lambda developer guide, "Configuring JSON and plain text
@@ -142,7 +142,7 @@ def _told(message: str) -> Mapping[str, Any]:
     if not message.startswith("{") or f'"service":"{_SERVICE}"' not in message:
         return {}
     try:
-        found = json.loads(message)
+        found = read_json(message)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

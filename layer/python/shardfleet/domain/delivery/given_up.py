@@ -8,24 +8,17 @@ not fit. What the mapping itself keeps in S3 has the event, too, and is read ali
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from shardfleet.errors import ConfigurationError
+from shardfleet.foreign import read_json
 from shardfleet.values import dataclass
 
-# Of others' texts also: what is nested too deeply, and numbers and dates beyond all bounds.
-_NO_DOCUMENT = (
-    AttributeError,
-    KeyError,
-    OverflowError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+# OverflowError: a date beyond all bounds.
+_NO_DOCUMENT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 S3_PREFIX = "shardfleet/failed"
 _SHARD_ID = re.compile(r"(?!\.+$)[a-zA-Z0-9_.-]{1,128}")  # Kinesis, ShardId; a folder of its own.
 _FLEETS_FOLDER = re.compile(rf"{S3_PREFIX}/[^/]+/[^/]+/[^/]+/")
@@ -185,9 +178,9 @@ def given_up_of(text: str | bytes, *, where: str) -> GivenUp:
 
     """
     try:
-        document = json.loads(text)
+        document = read_json(text)
         if document.get("Type") == "Notification":
-            document = json.loads(document["Message"])
+            document = read_json(document["Message"])
         batch, own = document["KinesisBatchInfo"], document.get("shardfleet", {})
         found = GivenUp(
             where=where,
@@ -225,7 +218,7 @@ def event_of(document: GivenUp) -> Mapping[str, Any]:
 
     """
     try:
-        event: Mapping[str, Any] = json.loads(document.payload)
+        event: Mapping[str, Any] = read_json(document.payload)
         count = len(event["Records"])
     except _NO_DOCUMENT as error:
         raise ConfigurationError(f"{document.where}: its payload is no event") from error

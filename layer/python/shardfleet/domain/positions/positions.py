@@ -9,6 +9,7 @@ sub-sequence number; in JSON it is one of four texts, see :func:`position_text`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
@@ -24,12 +25,18 @@ from shardfleet.domain.stream.sequence import (
     Position,
     StreamIncarnation,
 )
-from shardfleet.errors import ConfigurationError, ShardfleetError
+from shardfleet.errors import ConfigurationError, ProtocolError
+from shardfleet.foreign import read_json
 from shardfleet.values import dataclass
 
 FORMAT = "shardfleet.positions"
 VERSION = 1
 _TEXTS = "TRIM_HORIZON, AT:<epoch ms>, AFTER:<sequence number>:<sub-sequence number>, END"
+LATEST_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999: what a calendar can show."""
+_AT = re.compile(r"AT:([0-9]{1,15})")
+_AFTER = re.compile(r"AFTER:([0-9]{1,129})(?::([0-9]{1,18}))?")
+_SHOWN = 80
 
 
 def position_text(position: Position) -> str:
@@ -55,16 +62,20 @@ def position_of(text: str, incarnation: StreamIncarnation, shard_id: str) -> Pos
         ConfigurationError: the text is none of the four forms.
 
     """
-    kind, _, rest = text.partition(":")
     if text in (PointKind.TRIM_HORIZON, PointKind.END):
         return Position(incarnation, shard_id, PointKind(text))
-    if kind == "AT" and rest.isdecimal():
-        return Position(incarnation, shard_id, PointKind.INSTANT, instant_ms=int(rest))
-    number, _, sub = rest.partition(":")
-    if kind == "AFTER" and number.isdecimal() and (sub or "0").isdecimal():
-        done = ExtendedSequenceNumber(number, int(sub or "0"))
-        return Position(incarnation, shard_id, PointKind.SEQUENCE, done=done)
-    raise ConfigurationError(f"position {text!r} of {shard_id}: allowed are {_TEXTS}")
+    if (at := _AT.fullmatch(text)) and int(at[1]) <= LATEST_MS:
+        return Position(incarnation, shard_id, PointKind.INSTANT, instant_ms=int(at[1]))
+    if after := _AFTER.fullmatch(text):
+        try:
+            done = ExtendedSequenceNumber(after[1], int(after[2] or "0"))
+        except ProtocolError:
+            pass  # Zeros in front, which are no number of Kinesis's.
+        else:
+            return Position(incarnation, shard_id, PointKind.SEQUENCE, done=done)
+    raise ConfigurationError(
+        f"position {text[:_SHOWN]!r} of {shard_id[:_SHOWN]}: allowed are {_TEXTS}"
+    )
 
 
 def checkpoint_of(position: Position) -> ExtendedSequenceNumber:
@@ -147,7 +158,7 @@ def positions_to_json(positions: Positions) -> dict[str, Any]:
     }
 
 
-def positions_from_text(text: str) -> Positions:
+def positions_from_text(text: str | bytes) -> Positions:
     """
     Read a document.
 
@@ -156,31 +167,56 @@ def positions_from_text(text: str) -> Positions:
 
     """
     try:
-        found = json.loads(text)
+        found = read_json(text)
     except ValueError as error:
-        raise ConfigurationError(f"positions: this is no JSON: {error}") from error
+        raise ConfigurationError(f"positions: {error}") from error
     form = (found.get("format"), found.get("version")) if isinstance(found, dict) else None
     if form != (FORMAT, VERSION):
         raise ConfigurationError(
-            f"positions: format and version are {form}; {(FORMAT, VERSION)} is read: take a file "
-            "that `shardfleet position export` of this version wrote"
+            f"positions: format and version are {str(form)[:_SHOWN]}; {(FORMAT, VERSION)} is read: "
+            "take a file that `shardfleet position export` of this version wrote"
         )
-    try:
-        incarnation = StreamIncarnation(str(found["stream"]), int(found["created_ms"]))
-        return Positions(
-            incarnation=incarnation,
-            shards={
-                shard_id: position_of(each, incarnation, shard_id)
-                for shard_id, each in found["shards"].items()
-            },
-            waiting={child: tuple(parents) for child, parents in found["waiting"].items()},
-            origin=str(found["origin"]),
-            at_ms=int(found["at_ms"]),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, ShardfleetError) as error:
+    created_ms, at_ms = _member(found, "created_ms", int), _member(found, "at_ms", int)
+    incarnation = StreamIncarnation(_member(found, "stream", str), created_ms)
+    shards, waiting = _member(found, "shards", dict), _member(found, "waiting", dict)
+    return Positions(
+        incarnation=incarnation,
+        shards={
+            shard_id: position_of(_member(shards, shard_id, str, "shards."), incarnation, shard_id)
+            for shard_id in shards
+        },
+        waiting={child: _names(waiting, child) for child in waiting},
+        origin=_member(found, "origin", str),
+        at_ms=at_ms,
+    )
+
+
+_ALLOWED = {
+    int: f"a number of milliseconds, 0 to {LATEST_MS},",
+    str: "a text",
+    dict: "an object by shard id",
+    list: "a list of shard ids",
+}
+
+
+def _member(found: Mapping[str, Any], name: str, kind: type, where: str = "") -> Any:
+    """Return a member of the document; refuse one that is missing or of another kind."""
+    value = found.get(name)
+    fits = type(value) is kind and (not isinstance(value, int) or 0 <= value <= LATEST_MS)
+    if not fits:
+        shown = json.dumps(value)[:_SHOWN] if name in found else "nothing"
         raise ConfigurationError(
-            f"positions: the document is damaged: {type(error).__name__}: {error}"
-        ) from error
+            f"positions: {where}{name[:_SHOWN]}: {shown} found, {_ALLOWED[kind]} expected: the "
+            "file is damaged, export it anew"
+        )
+    return value
+
+
+def _names(waiting: Mapping[str, Any], child: str) -> tuple[str, ...]:
+    parents = _member(waiting, child, list, "waiting.")
+    return tuple(
+        _member({"parent": parent}, "parent", str, f"waiting.{child}.") for parent in parents
+    )
 
 
 def option_text(positions: Positions) -> str:
