@@ -7,14 +7,17 @@ from pathlib import Path
 import pytest
 
 import shardfleet
+from shardfleet.config import FleetConfig
+from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.state.documents import read_as
-from shardfleet.engine.state.kinds import KINDS, kind_of
-from shardfleet_ops.operate.documents import CARE, readable_part
-from tests.engine.state.damages import CELLS, DOCUMENTS, SECRET, of_a_later_release
+from shardfleet.engine.state.kinds import KINDS, SLOT, kind_of
+from shardfleet_ops.operate.documents import CARE, MendingFacts, readable_part
+from tests.engine.state.damages import CELLS, DOCUMENTS, SECRET, changed, of_a_later_release
 from tests.engine.state.documents_kit import FIXTURES, VERSION, kept, written
 
 RELEASES = sorted(FIXTURES.glob("*/*.json"))
 LIBRARY = Path(shardfleet.__file__).parent
+CONFIG = FleetConfig(fleet="f", stream_arn="s", lease_table="l", state_table="t")
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,20 @@ def test_a_value_that_only_a_later_release_knows_makes_a_document_unreadable():
     body = {**slot.body, "state": "HIBERNATING"}
     found = read_as(kind_of("slot"), type(slot)("slot", slot.id, 7, body))
     assert found.reason == "a value that is not known - at `$.state`"
+
+
+@pytest.mark.parametrize("field", SLOT.required)
+def test_a_slot_without_a_number_that_only_rises_is_unreadable_and_mended_starts_higher(field):
+    """As zero it would be an epoch that another invocation has had (H1 to H3)."""
+    slot = DOCUMENTS["slot"]
+    body = {name: value for name, value in slot.body.items() if name != field}
+    damaged = changed(slot, body)
+    assert read_as(SLOT, damaged).reason == f"Object missing required field `{field}`"
+    facts = MendingFacts(config=CONFIG, stream=None, now_ms=1_700_000_000_000, person="p")
+    mended = CARE[SLOT].mend(slot.id, readable_part(SLOT, damaged), facts)
+    after = read_as(SLOT, changed(slot, mended)).body
+    assert after.state is SlotState.ENDED or after.assign_seq == after.served_seq
+    assert after.epoch >= slot.body["epoch"]
 
 
 def test_every_kind_says_what_holds_meanwhile_and_what_mending_makes():

@@ -106,16 +106,17 @@ def _slot(name: str, kept: _Body, facts: MendingFacts) -> _Body:
     """
     End a slot of which nobody knows what runs; its numbers rise beyond any that there were.
 
-    Seconds since the epoch are more than all starts and invocations that a slot can have had, so
-    whoever still runs by the old record finds itself outdated (H1, H3).
+    Milliseconds since the epoch are more than all starts and invocations that a slot can have had,
+    those since it was last mended too, so whoever still runs by the old record finds itself
+    outdated (H1, H3).
     """
-    beyond = facts.now_ms // 1000
+    beyond = 1 + max(facts.now_ms, kept.get("start_epoch", 0), kept.get("epoch", 0))
     is_known = {"state", "name", "start_epoch", "generation", "epoch"} <= kept.keys()
     seq = max(kept.get("assign_seq", 0), kept.get("served_seq", 0))
-    body = {"start_epoch": beyond, "epoch": beyond, "name": "", **kept}
+    body = {"start_epoch": beyond, "epoch": beyond, "generation": 0, "name": "", **kept}
     if not is_known:
         body |= {"state": "ENDED"}
-    if not {"assign_seq", "served_seq"} <= kept.keys():
+    if not {"assign_seq", "served_seq", "assigned"} <= kept.keys():
         body |= {"assign_seq": seq, "served_seq": seq, "assigned": []}
     return body | {"slot_id": name, "worker_id": f"{facts.config.fleet}-{name}"}
 

@@ -13,6 +13,7 @@ from shardfleet_testkit.checkers.checker import (
     Suspect,
     Violation,
     Window,
+    is_operator,
 )
 from shardfleet_testkit.checkers.deaths import InnocentsAreNotCharged, WhatKillsIsStopped
 from shardfleet_testkit.checkers.fleet import (
@@ -42,6 +43,7 @@ from shardfleet_testkit.checkers.leases import (
     OneEffectiveOwner,
 )
 from shardfleet_testkit.checkers.ledger import RunLedger, SourceRecord
+from shardfleet_testkit.checkers.operating import ImportedIsDone, OnlyTheSpoiltIsUnreadable
 from shardfleet_testkit.checkers.ownership import (
     HandoversEnd,
     NobodyIsRobbed,
@@ -97,6 +99,8 @@ CHECKERS: tuple[type[Checker], ...] = (
     CheckpointCoversDone,
     RepetitionsExplained,
     RewoundComesAgain,
+    ImportedIsDone,
+    OnlyTheSpoiltIsUnreadable,
     OnlyTheGuiltyGivenUp,
     PassedIsKept,
     InnocentsAreNotCharged,
@@ -167,6 +171,7 @@ __all__ = [
     "Handled",
     "HandoversEnd",
     "HooksTellALife",
+    "ImportedIsDone",
     "InnocentsAreNotCharged",
     "KeysNeverOverlap",
     "LeaseWrite",
@@ -183,6 +188,7 @@ __all__ = [
     "OnlyIdleShardsSleep",
     "OnlyTheGuiltyGivenUp",
     "OnlyTheHarmedLose",
+    "OnlyTheSpoiltIsUnreadable",
     "OrderWithinKey",
     "OrderWithinShard",
     "OwnedSoon",
@@ -214,4 +220,5 @@ __all__ = [
     "Window",
     "WindowsHaveAll",
     "WithinRights",
+    "is_operator",
 ]

@@ -51,6 +51,11 @@ class Suspect(Protocol):
         """Return what was done to it: milliseconds and what."""
 
 
+def is_operator(by: Suspect) -> bool:
+    """Return whether it is a person's command; managers have no worker's name either."""
+    return by.name.partition("#")[0] == "operator"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseWrite:
     """
@@ -70,6 +75,16 @@ class LeaseWrite:
     change: LeaseChange
     before: Lease | None
     after: Lease | None
+
+    @property
+    def is_import(self) -> bool:
+        """Return whether an operator wrote the position of another reader."""
+        return self.change.operation == "checkpoint" and is_operator(self.by)
+
+    @property
+    def sets_place(self) -> bool:
+        """Return whether an operator put the lease elsewhere: by a rewind, or an import."""
+        return self.change.operation == "rewind" or self.is_import
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +227,9 @@ class Checker:
 
     def document_written(self, write: DocumentWrite) -> None:
         """See a write to the fleet-state table that landed."""
+
+    def document_deleted(self, at_ms: int, by: Suspect, *, kind: str, name: str) -> None:
+        """See a document of the fleet-state table that somebody has deleted."""
 
     def document_read(self, at_ms: int, by: Suspect, *, kind: str, body: Mapping[str, Any]) -> None:
         """See a document of the fleet-state table that somebody has just read."""

@@ -17,6 +17,7 @@ from shardfleet_testkit.checkers.checker import (
     DocumentWrite,
     LeaseWrite,
     Suspect,
+    is_operator,
 )
 
 # One over a range, and those that a policy counts.
@@ -232,9 +233,15 @@ class WhatKillsIsStopped(Checker):
                 self.found(at_ms, event.slot_id, text)
 
     def lease_written(self, write: LeaseWrite) -> None:
-        """See a shard set back: what was noted of deaths counts no more (H20)."""
-        if write.change.operation == "rewind":
+        """See a shard put elsewhere: what was noted of deaths counts no more (H20)."""
+        if write.sets_place:
             self._deaths.pop(write.change.lease_key, None)
+
+    def document_deleted(self, at_ms: int, by: Suspect, *, kind: str, name: str) -> None:
+        """See a note dropped that could not be read: deaths are counted anew."""
+        del at_ms
+        if kind == NOTE and is_operator(by):
+            self._deaths.pop(name, None)
 
     def call_killed(self, at_ms: int, by: Suspect, shard_id: str, *, call: str) -> None:
         """Count deaths."""

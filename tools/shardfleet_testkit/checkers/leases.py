@@ -113,7 +113,7 @@ class OneEffectiveOwner(Checker):
         owner = write.after.lease_owner if write.after is not None else None
         if write.change.operation == "initiate_handover" and owner == by.worker_id:
             self._to_themselves.add((key, by.name))
-        if write.change.operation not in _AS_OWNER or before is None:
+        if write.change.operation not in _AS_OWNER or before is None or write.is_import:
             return
         if self._is_a_takeover_of_the_kcl(write):
             return

@@ -33,6 +33,7 @@ class SourceRecord:
         at_ms: when that was.
         times: how often it was handled.
         is_excused: it need not be handled: older than where the fleet was told to begin.
+        is_elsewhere: another reader has done it, whose position was imported.
         is_kept: it was given up and kept in full elsewhere; with ``skip``: told.
         is_trimmed: it left the stream before anybody had handled it.
         kills: whoever handles it dies of it.
@@ -50,6 +51,7 @@ class SourceRecord:
     at_ms: int = 0
     times: int = 0
     is_excused: bool = False
+    is_elsewhere: bool = False
     is_kept: bool = False
     is_trimmed: bool = False
     kills: bool = False
@@ -58,7 +60,12 @@ class SourceRecord:
     @property
     def is_done(self) -> bool:
         """Tell whether nobody needs to handle it any more."""
-        return bool(self.times) or self.is_kept or self.is_excused or self.is_trimmed
+        return bool(self.times) or self.is_kept or self.is_trimmed or self.is_left_out
+
+    @property
+    def is_left_out(self) -> bool:
+        """Return whether the fleet was told to begin behind it."""
+        return self.is_excused or self.is_elsewhere
 
     @property
     def place(self) -> ExtendedSequenceNumber:
@@ -117,6 +124,7 @@ class RunLedger:
         wanted_from_ms: nobody is to be given what was put before, milliseconds of the simulation.
         wanted_again: by shard, what was done and lies behind the place that it was set back to, by
             position; what has come again, or is told as lost, is out of it.
+        spoilt: documents of the fleet state that somebody made unreadable, ``kind/id``.
 
     """
 
@@ -132,6 +140,7 @@ class RunLedger:
         self.has_windows = False
         self.policy = "stop"
         self.wanted_again: dict[str, dict[tuple[int, int], SourceRecord]] = {}
+        self.spoilt: set[str] = set()
         self._in_results: set[tuple[str, int, int]] = set()
         self._began_ms = began_ms
         self._trimmed_before_ms = 0
@@ -185,6 +194,21 @@ class RunLedger:
         if target == AT_TRIM_HORIZON:
             self._from_oldest.add(shard_id)
         self._forget_none(shard_id)
+
+    def done_elsewhere(self, shard_id: str, through: ExtendedSequenceNumber) -> None:
+        """Note that another reader, whose position is imported, has done a shard up to a place."""
+        for entry in self.covered(shard_id, through):
+            entry.is_elsewhere = entry.is_elsewhere or not entry.is_done
+        done = self.done_through(shard_id, through)
+        self.has_result(shard_id, [each.position for each in done])
+        for entry in done:
+            self.came_again(entry)
+
+    def done_through(
+        self, shard_id: str, through: ExtendedSequenceNumber
+    ) -> Sequence[SourceRecord]:
+        """Return what the stream has of a shard up to a place, and nobody needs to handle."""
+        return [e for e in self.between(shard_id, AT_TRIM_HORIZON, through) if e.is_done]
 
     def came_again(self, entry: SourceRecord) -> None:
         """Note that a record was handled, or given up."""

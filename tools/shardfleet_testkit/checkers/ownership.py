@@ -15,6 +15,7 @@ from shardfleet_testkit.checkers.checker import (
     DocumentWrite,
     LeaseWrite,
     Suspect,
+    is_operator,
 )
 
 # Kinesis Client Library 3: a leader forces a handover after 30 s (protocol.md §3.5).
@@ -23,6 +24,7 @@ _PATIENCE_MS = 30_000
 _FAILOVER_MS, _RUN_MS = 10_000, 20_000
 # An owner that knows of a handover finishes its batch first; it may have to import its code before.
 _BATCH_MS = 28_000
+_FOREVER_MS = 10**12
 _LOADED_BATCH_MS = 16_000
 # A few calls, two of them as slow as calls may be.
 _AT_BEGINNING_MS = 8_000
@@ -31,11 +33,6 @@ _AT_BEGINNING_MS = 8_000
 def _is_java(by: Suspect) -> bool:
     """Tell a worker of Java's from managers, who have no owner's name, and from workers of ours."""
     return bool(by.worker_id) and by.execution == (0, 0)
-
-
-def _is_operator(by: Suspect) -> bool:
-    """Tell a person's command from managers."""
-    return by.name.partition("#")[0] == "operator"
 
 
 class NobodyIsRobbed(Checker):
@@ -60,9 +57,14 @@ class NobodyIsRobbed(Checker):
         self._handovers: dict[str, int] = {}
 
     def document_written(self, write: DocumentWrite) -> None:
-        """Learn which slots have ended."""
-        if write.kind == SLOT and write.after["state"] == SlotState.ENDED:
-            self._ended[write.after["worker_id"]] = write.at_ms
+        """Learn which slots have ended; of a mended one the worker learns at its next look."""
+        if write.kind != SLOT:
+            return
+        worker_id, is_by_hand = write.after["worker_id"], is_operator(write.by)
+        if write.after["state"] == SlotState.ENDED:
+            self._ended[worker_id] = _FOREVER_MS if is_by_hand else write.at_ms
+        elif self._ended.get(worker_id) == _FOREVER_MS:
+            del self._ended[worker_id]
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at what changes owners."""
@@ -101,7 +103,7 @@ class NobodyIsRobbed(Checker):
         ended_ms = self._ended.get(owner or "", -1)
         is_over = ended_ms >= max(0, self._renewed.get((key, owner or ""), 0))
         age_ms = write.at_ms - self._kept[key][1]
-        is_free = is_forced or is_over or _is_operator(write.by) or self._is_of_the_kcl(write)
+        is_free = is_forced or is_over or is_operator(write.by) or self._is_of_the_kcl(write)
         if age_ms < 3 * self.renew_ms and not is_free:
             text = f"{write.by.name} wrote {operation} to a lease of {owner}, {age_ms} ms old"
             self.found(write.at_ms, key, text)
@@ -126,16 +128,16 @@ class UpdatesNeverCreate(Checker):
 
 
 class RewindsOnlyUnowned(Checker):
-    """A lease is set back only while nobody has it (hazard H8)."""
+    """A lease is set back, or on by an import, only while nobody has it (hazard H8)."""
 
     def lease_written(self, write: LeaseWrite) -> None:
-        """Look at who has a lease that is set back."""
+        """Look at who has a lease that is put elsewhere."""
         before = write.before
-        if before is None or write.change.operation != "rewind":
+        if before is None or not write.sets_place:
             return
         owners = {before.lease_owner, before.checkpoint_owner} - {None}
         if owners:
-            text = f"{write.by.name} set it back under {', '.join(sorted(map(str, owners)))}"
+            text = f"{write.by.name} put it elsewhere under {', '.join(sorted(map(str, owners)))}"
             self.found(write.at_ms, write.change.lease_key, text)
 
 
@@ -277,7 +279,7 @@ class RestartedOwnersHandOver(Checker):
         by, began_ms, faults = self._inherited.pop(key, (write.by, 0, 0))
         waited_ms = write.at_ms - began_ms
         is_alive = by.worker_id != write.by.worker_id and len(by.faults) == faults
-        if is_alive and waited_ms > _AT_BEGINNING_MS and not _is_operator(write.by):
+        if is_alive and waited_ms > _AT_BEGINNING_MS and not is_operator(write.by):
             text = f"{by.name} began {waited_ms} ms ago and left its handover to {write.by.name}"
             self.found(write.at_ms, key, text)
 
@@ -314,7 +316,7 @@ class OnlyTheHarmedLose(Checker):
         before, after, key = write.before, write.after, write.change.lease_key
         if write.change.operation in ("renew", "checkpoint"):
             self._renewed[key] = write.by.worker_id
-        elif _is_operator(write.by):
+        elif is_operator(write.by):
             self._renewed.pop(key, None)
         if before is None or after is None or write.change.operation != "assign":
             return

@@ -85,6 +85,11 @@ class ProgressIsStored(Checker):
         elif write.kind == WINDOW:
             self._windows[write.name] = write.after
 
+    def document_deleted(self, at_ms: int, by: Suspect, *, kind: str, name: str) -> None:
+        """Forget what is noted no more."""
+        del at_ms, by
+        {LANES: self._lanes, WINDOW: self._windows}.get(kind, {}).pop(name, None)
+
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at leases that are given back by those who have them."""
         before, after, key, by = write.before, write.after, write.change.lease_key, write.by
@@ -96,7 +101,7 @@ class ProgressIsStored(Checker):
         )
         if gives_back and before is not None and self._last.get(key) == by.name:
             self._compare(write.at_ms, by, before)
-        if write.change.operation == "rewind":
+        if write.sets_place:
             # Nobody holds it: what was done beyond is meant to come again, to whoever gets it.
             for name, shard_id in [life for life in self._done if life[1] == key]:
                 del self._done[name, shard_id]

@@ -97,7 +97,7 @@ class OrderWithinShard(Checker):
     def record_handled(self, handled: Handled) -> None:
         """Compare a first delivery with the first record that is not done."""
         entry = handled.entry
-        if entry.times:
+        if entry.times or entry.is_elsewhere:
             return
         truth = self.ledger.shards[entry.shard_id]
         first = truth.first_unfinished()
@@ -120,8 +120,8 @@ class OrderWithinKey(Checker):
     def record_handled(self, handled: Handled) -> None:
         """Compare a first delivery's number with the last one of its key."""
         entry = handled.entry
-        # What was kept elsewhere counts as delivered then, even if a crash brings it again.
-        if entry.times or entry.is_kept:
+        # What was kept elsewhere, or done there, counts as delivered then, even if it comes again.
+        if entry.times or entry.is_kept or entry.is_elsewhere:
             return
         last = self._last.get(entry.key, 0)
         if entry.number <= last:
@@ -206,7 +206,7 @@ class RepetitionsExplained(Checker):
     def lease_written(self, write: LeaseWrite) -> None:
         """Remember when somebody lost a lease."""
         before, after = write.before, write.after
-        if write.change.operation in ("rewind", "vanish"):
+        if write.sets_place or write.change.operation == "vanish":
             self._rewound.add(write.change.lease_key)
         if before is None or before.effective_owner is None:
             return

@@ -44,7 +44,7 @@ class OnlyIdleShardsSleep(Checker):
                 self.found(at_ms, event.lease_key, text)
                 return
             # Idle since then at the latest: a freeze may lie between the read and its answer.
-            if entry.put_ms > at_ms - event.idle_ms + _VISIBLE_MS and not entry.is_excused:
+            if entry.put_ms > at_ms - event.idle_ms + _VISIBLE_MS and not entry.is_left_out:
                 text = f"{by.name} says idle for {event.idle_ms} ms; {entry} came meanwhile"
                 self.found(at_ms, event.lease_key, text)
                 return

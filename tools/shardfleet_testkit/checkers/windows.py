@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardfleet_testkit.checkers.checker import Checker, Suspect
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.engine.state.kinds import WINDOW
+from shardfleet_testkit.checkers.checker import Checker, LeaseWrite, Suspect, is_operator
 from shardfleet_testkit.checkers.ledger import SourceRecord
 
 
@@ -12,8 +14,26 @@ class WindowsHaveAll(Checker):
     """
     A window's result has the records between its first and its last one, each once.
 
-    And each record that was handled is in a result in the end.
+    And each record that was handled is in a result in the end, but those before the checkpoint of
+    a window whose state could not be read, and was dropped by an operator.
     """
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no lease."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._checkpoints: dict[str, ExtendedSequenceNumber] = {}
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Learn where a window whose state is lost begins anew."""
+        if write.after is not None:
+            self._checkpoints[write.change.lease_key] = write.after.checkpoint
+
+    def document_deleted(self, at_ms: int, by: Suspect, *, kind: str, name: str) -> None:
+        """Look for nothing in results that the state of a window had, once that was dropped."""
+        del at_ms
+        if kind == WINDOW and is_operator(by):
+            lost = self.ledger.done_through(name, self._checkpoints[name])
+            self.ledger.has_result(name, [entry.position for entry in lost])
 
     def window_ended(self, at_ms: int, by: Suspect, shard_id: str, *, held: Sequence[str]) -> None:
         """Compare a result with the stream."""

@@ -48,6 +48,7 @@ class FaultMix:
     window's last call, a flush of manual checkpoints; the same call of that shard kills from then
     on, for minutes; ``odd_answer`` is per call: a refusal by any code or status there is;
     ``malformed_document`` per second: one document cannot be read, or says more than is known;
+    ``position_import`` per second: somebody pauses the fleet and imports positions;
     ``decode_bomb`` per put: many aggregates at once, each of which takes long to take apart.
     """
 
@@ -132,6 +133,9 @@ class FaultMix:
 
     # --- documents of the fleet state that a worker's role has written nonsense into
     malformed_document: float = 0.004
+
+    # --- positions of another reader, which goes on where the fleet stands, and hands over to it
+    position_import: float = 0.004
 
     @classmethod
     def drawn(cls, chance: random.Random, *, often: AbstractSet[str] = frozenset()) -> FaultMix:

@@ -25,7 +25,7 @@ _NOT_THE_USERS = frozenset(
     (
         *("handler_raises", "handler_partial", "handler_hangs", "poison"),
         *("import_kills", "call_kills"),
-        *("foreign_checkpoint", "rewind"),
+        *("foreign_checkpoint", "rewind", "position_import"),
     )
 )
 # So many records are put at once, and those of one key as one aggregate.

@@ -175,6 +175,11 @@ class Surroundings:
         for written in self.seers["lease_written"]:
             written(write)
 
+    def deleted(self, by: Suspect, kind: str, name: str) -> None:
+        """Show that a document of the fleet state was deleted to the checkers."""
+        for seen in self.seers["document_deleted"]:
+            seen(self.now_ms, by, kind=kind, name=name)
+
     def wrote_nothing(self, by: Suspect, change: LeaseChange) -> None:
         """Show an update to the checkers that DynamoDB would have made an item of."""
         write = LeaseWrite(at_ms=self.now_ms, by=by, change=change, before=None, after=None)

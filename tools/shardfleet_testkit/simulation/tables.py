@@ -18,7 +18,7 @@ from shardfleet.domain.leases.lease import (
     Survey,
 )
 from shardfleet.engine.ports import Conflict, Document, DocumentPage, Written
-from shardfleet_testkit.checkers import Suspect
+from shardfleet_testkit.checkers import Suspect, is_operator
 from shardfleet_testkit.memory import MemoryKcl3Store, MemoryLeaseStore, MemoryStateStore
 from shardfleet_testkit.simulation.surroundings import Surroundings
 from shardfleet_testkit.simulation.wire import Wire
@@ -37,6 +37,7 @@ class LeaseTable:
         owner_changes: how often a lease changed hands.
         created: called with each lease as it is created.
         set_back: called with each lease as an operator has set it back.
+        imported: called with each lease as an operator has written another reader's position.
         requests: what came over a wire, by operation: nothing, in memory.
 
     """
@@ -47,6 +48,7 @@ class LeaseTable:
         self.owner_changes = 0
         self.created: Callable[[Lease], None] = lambda _lease: None
         self.set_back: Callable[[Lease], None] = lambda _lease: None
+        self.imported: Callable[[Lease], None] = lambda _lease: None
         self.requests: Counter[str] = Counter()
         self._around = around
         self._past: dict[str, deque[tuple[int, Lease | None]]] = {}
@@ -103,6 +105,8 @@ class LeaseTable:
         self.owner_changes += owners[0] != owners[1] and None not in owners
         if before is None and after is not None:
             self.created(after)
+        if change.operation == "checkpoint" and is_operator(by) and after is not None:
+            self.imported(after)
         self._around.wrote(by, change, before=before, after=after)
         if change.operation == "rewind" and after is not None:
             self.set_back(after)
@@ -271,8 +275,12 @@ class FaultyState:
 
     async def delete(self, kind: str, id: str, *, expected_version: int) -> bool:  # noqa: A002
         """Delete if the version is as expected."""
-        return await self._wire.write(
-            "state.delete",
-            lambda: self._store.delete(kind, id, expected_version=expected_version),
-            about=f"{kind} {id}",
-        )
+
+        async def work() -> bool:
+            is_deleted = await self._store.delete(kind, id, expected_version=expected_version)
+            if is_deleted:
+                self._around.spoilt.pop((str(kind), id), None)
+                self._around.deleted(self._by, kind, id)
+            return is_deleted
+
+        return await self._wire.write("state.delete", work, about=f"{kind} {id}")

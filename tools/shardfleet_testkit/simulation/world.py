@@ -20,6 +20,7 @@ from shardfleet_testkit.memory import MemoryStateStore
 from shardfleet_testkit.memory_stream import DAY_MS
 from shardfleet_testkit.simulation.actors import Actor
 from shardfleet_testkit.simulation.functions import Functions, Services
+from shardfleet_testkit.simulation.importing import ImportingPerson
 from shardfleet_testkit.simulation.java_leader import kcl3_world
 from shardfleet_testkit.simulation.operating import RewindingPerson
 from shardfleet_testkit.simulation.outside_writers import OtherHands
@@ -93,6 +94,7 @@ class World:
             is_listed=self.stream.is_listed,
             only_finished=shape.rewinds_finished,
         )
+        self._importer = ImportingPerson(around, self.functions, self.leases)
         self.leases.created = self._excuse
         self.leases.set_back = lambda lease: around.ledger.want_again(
             lease.lease_key, lease.checkpoint
@@ -136,7 +138,9 @@ class World:
             # A worker of Java's has no guard against what a tool has stored.
             busy.append(around.spawn(self._hands.run(), "other hands"))
             busy.append(around.spawn(self._rewinder.run(), "rewinds"))
-        busy.append(around.spawn(Spoiler(around, self._state).run(), "spoiler"))
+            busy.append(around.spawn(self._importer.run(), "imports"))
+        spoiler = Spoiler(around, self.functions, self._state, config=shape.config)
+        busy.append(around.spawn(spoiler.run(), "spoiler"))
         if shape.pauses_every_s:
             state = FleetState(self._state, around.clock)
             pauser = Pauser(around, state, lambda: list(self.leases.store.leases))
@@ -200,7 +204,8 @@ class World:
     def _is_behind(self) -> bool:
         """Tell whether any record put until a moment ago is unfinished, or wanted again."""
         ledger = self._around.ledger
-        if self._rewinder.is_at_work or ledger.wanted_again or any(ledger.without_result()):
+        is_at_work = self._rewinder.is_at_work or self._importer.is_at_work
+        if is_at_work or ledger.wanted_again or any(ledger.without_result()):
             return True
         latest_ms = self._around.now_ms - (10_000 if self._puts else 0)
         return any(entry.put_ms <= latest_ms for entry in self._around.ledger.unfinished())

@@ -70,15 +70,17 @@ class DocumentKind(str, Generic[T]):
         body: type of the body, as msgspec reads it.
         id_field: the field of the body that is the document's id and is not stored, if any.
         made: what is made of a body; raises ProtocolError for one that means nothing.
+        required: fields that a document has although its type has a default for them.
         is_dated: there is a kind for each day, ``<name> <day>``.
 
     """
 
-    __slots__ = ("body", "id_field", "is_dated", "made")
+    __slots__ = ("body", "id_field", "is_dated", "made", "required")
     body: Any
     id_field: str
     is_dated: bool
     made: Callable[[Any], T] | None
+    required: tuple[str, ...]
 
     def __new__(
         cls,
@@ -87,11 +89,13 @@ class DocumentKind(str, Generic[T]):
         *,
         id_field: str = "",
         made: Callable[[Any], T] | None = None,
+        required: tuple[str, ...] = (),
         is_dated: bool = False,
     ) -> Self:
         """Declare a kind; a body that is made into nothing else is what is read."""
         kind = super().__new__(cls, name)
         kind.body, kind.id_field, kind.made, kind.is_dated = body, id_field, made, is_dated
+        kind.required = required
         return kind
 
     def of_day(self, day: str) -> DocumentKind[T]:
@@ -112,6 +116,9 @@ class DocumentKind(str, Generic[T]):
         """
         if self.id_field:
             body = {**body, self.id_field: name}
+        for field in self.required:
+            if field not in body:
+                raise msgspec.ValidationError(f"Object missing required field `{field}`")
         found = msgspec.convert(body, self.body)
         if self.made is not None:
             return self.made(found)

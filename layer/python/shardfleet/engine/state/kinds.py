@@ -328,16 +328,26 @@ def _incarnation(body: _Identity) -> StreamIncarnation:
 # --- the kinds; a worker writes those of cdk/shardfleet_cdk/permissions.py, a person pauses, the
 # --- manager the rest
 
-SLOT: DocumentKind[Slot] = DocumentKind("slot", Slot, id_field="slot_id")
+# Of what only rises, nothing is as good as zero (H1 to H3).
+SLOT: DocumentKind[Slot] = DocumentKind(
+    "slot",
+    Slot,
+    id_field="slot_id",
+    required=("generation", "epoch", "assign_seq", "served_seq", "assigned"),
+)
 NOTE: DocumentKind[CrashNote] = DocumentKind(
     "note", CrashNote, id_field="lease_key", made=_crash_note
 )
 STOP: DocumentKind[StopNote] = DocumentKind("stop", StopNote, id_field="lease_key")
 # How far a shard is done beyond its checkpoint; see domain/delivery/lanes.py.
 LANES: DocumentKind[LanesNote] = DocumentKind("lanes", LanesNote, id_field="lease_key", made=_lanes)
-# The state of a shard's tumbling window; see domain/delivery/windows.py.
+# The state of a shard's tumbling window; see domain/delivery/windows.py. Its defaults are of none.
 WINDOW: DocumentKind[WindowNote] = DocumentKind(
-    "window", WindowNote, id_field="lease_key", made=_window
+    "window",
+    WindowNote,
+    id_field="lease_key",
+    made=_window,
+    required=("start_ms", "state", "kept_at"),
 )
 TIP: DocumentKind[TipMark] = DocumentKind("tip", TipMark)
 NAP: DocumentKind[Nap] = DocumentKind("nap", _NapBody, id_field="lease_key", made=_nap)

@@ -1,0 +1,60 @@
+"""Invariants about what people do to tables: positions are imported, documents spoilt."""
+
+from __future__ import annotations
+
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.events.base import Event
+from shardfleet.events.worker import DocumentUnreadable, LeaseAdopted
+from shardfleet_testkit.checkers.checker import CallBegun, Checker, Handled, LeaseWrite, Suspect
+
+
+class ImportedIsDone(Checker):
+    """Whoever gets a lease after an import of positions begins behind the imported one."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with nothing imported."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._imported: dict[str, ExtendedSequenceNumber] = {}
+        # lease -> who has got it since, and the calls of theirs that began after that
+        self._adopted: dict[str, set[str]] = {}
+        self._calls: set[tuple[str, str, int]] = set()
+
+    def lease_written(self, write: LeaseWrite) -> None:
+        """Remember where an import has put a lease, until it is put elsewhere."""
+        key = write.change.lease_key
+        if write.after is None or write.sets_place:
+            self._imported.pop(key, None)
+            self._adopted.pop(key, None)
+        if write.after is not None and write.is_import:
+            self._imported[key] = write.after.checkpoint
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """See who gets a lease."""
+        del at_ms
+        if isinstance(event, LeaseAdopted) and event.lease_key in self._imported:
+            self._adopted.setdefault(event.lease_key, set()).add(by.name)
+
+    def call_begun(self, call: CallBegun) -> None:
+        """See who hands records over; a call of before may still run."""
+        if call.by.name in self._adopted.get(call.shard_id, ()):
+            self._calls.add((call.by.name, call.shard_id, call.call))
+
+    def record_handled(self, handled: Handled) -> None:
+        """Look at where it stands."""
+        entry, name = handled.entry, handled.by.name
+        imported = self._imported.get(entry.shard_id)
+        if imported is None or (name, entry.shard_id, handled.call) not in self._calls:
+            return
+        if entry.place <= imported:
+            text = f"{name} handled {entry}; a position behind that, {imported}, was imported"
+            self.found(handled.at_ms, entry.shard_id, text)
+
+
+class OnlyTheSpoiltIsUnreadable(Checker):
+    """A document is unreadable only if it was spoilt: neither by us, nor by a newer release."""
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Look at what cannot be read."""
+        if isinstance(event, DocumentUnreadable) and event.document not in self.ledger.spoilt:
+            text = f"{by.name} cannot read it, and nobody has spoilt it: {event.reason}"
+            self.found(at_ms, event.document, text)
