@@ -61,6 +61,8 @@ class ExpertOptions(TypedDict, total=False):
     start_allowance_ms: int
     assignment: Literal["balanced", "count", "greedy"]
     kcl_leads: bool
+    kcl_metrics_table: str
+    kcl_state_table: str
     graceful_handover: bool
     handover_timeout_ms: int
     rebalance_turns: int
