@@ -251,7 +251,7 @@ def _noted(root: str) -> dict[str, Any]:
     """
     try:
         noted: dict[str, Any] = read_json(_text(f"{root}/{FILE}") or "{}")
-        if not isinstance(noted, dict) or (noted and not _MEMBERS <= set(noted)):
+        if not isinstance(noted, dict) or (noted and not set(noted) >= _MEMBERS):
             raise ValueError(f"it has not {', '.join(sorted(_MEMBERS))}")
     except ValueError as error:
         raise ConfigurationError(

@@ -16,7 +16,6 @@ from shardfleet_local.access import AccessKey, drawn_key_id, drawn_secret
 from shardfleet_local.aws.patches import Patch
 from shardfleet_local.aws.settings import ServerSettings
 
-
 _FUNCTION = "shardfleet.function"
 """Whose session it is, in what is kept of a session."""
 
