@@ -3,7 +3,7 @@ A fleet on the embedded AWS under a steady load, and what its ledger says.
 
 Shared by the benchmarks that measure how long something takes in a deployed fleet: real processes,
 real HTTP, the template that is deployed. Records come to every open shard at the same pace; the
-ledger (`shardfleet_local.demo.probe`) has each handled batch with its time and process.
+ledger (`shardfleet_local.rig.probe`) has each handled batch with its time and process.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from boto3.dynamodb.types import TypeDeserializer
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX
 from shardfleet.engine.state.kinds import SLOT
-from shardfleet_local.demo.fleet import FleetPlan, RunningFleet, running_fleet
-from shardfleet_local.demo.ledger import LedgerLine
-from shardfleet_local.demo.probe.ledger_probe import digest
+from shardfleet_local.rig.fleet import FleetPlan, RunningFleet, running_fleet
+from shardfleet_local.rig.ledger import LedgerLine
+from shardfleet_local.rig.probe.ledger_probe import digest
 
 HANDLER = Path(__file__).resolve().parent / "steady_handler"
 TICK_S = 0.1

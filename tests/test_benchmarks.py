@@ -167,7 +167,7 @@ def test_a_fleet_is_settled_once_each_shards_owner_has_handled_it(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     from embedded_fleet import handled_by_their_owners  # noqa: PLC0415
 
-    from shardfleet_local.demo.ledger import LedgerLine  # noqa: PLC0415
+    from shardfleet_local.rig.ledger import LedgerLine  # noqa: PLC0415
 
     owners = {"a": "one", "b": "two"}
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardfleet_local.demo.fleet import FleetPlan, running_fleet
+from shardfleet_local.rig.fleet import FleetPlan, running_fleet
 
 HANDLER = Path(__file__).resolve().parent / "handler"
 SCALE = 0.1

@@ -21,10 +21,10 @@ from shardfleet_local.aws.deploy import StackOutputs
 from shardfleet_local.chaos import run as chaos_run
 from shardfleet_local.dashboard import gathering
 from shardfleet_local.dashboard.server import DashboardServer
-from shardfleet_local.demo import own_run
-from shardfleet_local.demo import run as demo_run
-from shardfleet_local.demo.own_run import OwnRunResult, StoppedShard
-from shardfleet_local.demo.spark_part import MicroBatch, SparkOutcome
+from shardfleet_local.own import own_run
+from shardfleet_local.own.own_run import OwnRunResult, StoppedShard
+from shardfleet_local.rig import run as demo_run
+from shardfleet_local.rig.spark_part import MicroBatch, SparkOutcome
 from shardfleet_ops.cli import dashboard, pipeline, redrive
 from shardfleet_ops.cli.fleets import DeployedFleet
 from shardfleet_ops.explain.answer import explain_shard
@@ -40,7 +40,7 @@ from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_failing_slot
 from tests.domain.test_explanation import known, place
 from tests.local.chaos.test_run import OUTCOME, VERDICT
-from tests.local.demo.builders import BEGAN_MS, an_outcome
+from tests.local.rig.builders import BEGAN_MS, an_outcome
 
 ORDERS = "".join(f'{{"who": "{"ab"[n % 2]}", "order": {n}}}\n' for n in range(7))
 UP = (

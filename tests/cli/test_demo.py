@@ -4,10 +4,11 @@ import sys
 
 import pytest
 
-from shardfleet_local.demo import own_run, run
+from shardfleet_local.own import own_run
+from shardfleet_local.rig import run
 from shardfleet_ops.cli import app as application
 from shardfleet_ops.cli.app import EXIT_FAILED, EXIT_WRONG_INPUT
-from tests.local.demo.builders import an_outcome
+from tests.local.rig.builders import an_outcome
 
 
 @pytest.fixture(autouse=True)

@@ -27,9 +27,10 @@ from shardfleet_local.aws import launcher, serving
 from shardfleet_local.chaos import run as chaos_run
 from shardfleet_local.chaos.outcome import ChaosOutcome
 from shardfleet_local.dashboard import server
-from shardfleet_local.demo import fleet as demo_fleet
-from shardfleet_local.demo import own_run, reloading, run
-from shardfleet_local.demo.timeline import FleetDisturbance
+from shardfleet_local.own import own_run, reloading
+from shardfleet_local.rig import fleet as demo_fleet
+from shardfleet_local.rig import run
+from shardfleet_local.rig.timeline import FleetDisturbance
 from shardfleet_ops.cli import app as application
 from shardfleet_ops.cli import cost, examination, fleet_access, position, redrive
 from shardfleet_ops.cli.fleet_access import ApplicationTable
@@ -40,7 +41,7 @@ from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.simulation import campaign
 from tests.cli.hostile_fleet import Names, hostile_fleet
 from tests.cli.test_cost import AROUND
-from tests.local.demo.builders import an_outcome
+from tests.local.rig.builders import an_outcome
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 # Markup of rich, hyperlinks of rich, escape sequences (colour, clear, clipboard), their 8-bit
@@ -379,7 +380,7 @@ OTHER_WAYS = {
     "shardfleet_local/kinesis/server.py": "a server, which tells its starter its address as JSON",
     "shardfleet_local/kinesis/service.py": "a server of its own: what broke in it goes into a file",
     "shardfleet_local/aws/lambda_bootstrap.py": "a Lambda's process, whose output is a log",
-    "shardfleet_local/demo/live.py": "prints on the console that it is given: the terminal's",
+    "shardfleet_local/rig/live.py": "prints on the console that it is given: the terminal's",
     "shardfleet_local/aws/serving.py": "what it says it hands to its caller",
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardfleet_local.aws.launcher import EmbeddedAws
 from shardfleet_local.aws.settings import AwsBehaviour
-from shardfleet_local.demo.fleet import FleetPlan, running_fleet
+from shardfleet_local.rig.fleet import FleetPlan, running_fleet
 
 # Looking costs both the test and the embedded AWS processor time that the fleet is in want of: a
 # look that took long is not repeated before so many times as long, up to a limit.

@@ -18,7 +18,7 @@ from shardfleet_local.acceptance.run import Acceptance, destroyed
 from shardfleet_local.acceptance.steps import STEPS, judged
 from shardfleet_local.aws.deploy import BOOTSTRAP_PARAMETER
 from shardfleet_local.aws.launcher import EmbeddedAws
-from shardfleet_local.demo.verdict import verdict
+from shardfleet_local.rig.verdict import verdict
 
 pytestmark = pytest.mark.processes
 

@@ -16,8 +16,8 @@ import pytest
 from botocore.exceptions import ClientError
 
 from shardfleet_local.aws.deploy import deploy
-from shardfleet_local.demo.fleet import FleetPlan, running_fleet
-from shardfleet_local.demo.reloading import Reloader, deployed_handlers
+from shardfleet_local.own.reloading import Reloader, deployed_handlers
+from shardfleet_local.rig.fleet import FleetPlan, running_fleet
 from shardfleet_ops.cli import app as application
 from tests.end_to_end.cloud import Fleet, wait_until
 from tests.end_to_end.watching import Feed

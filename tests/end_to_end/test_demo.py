@@ -9,14 +9,14 @@ import pytest
 from rich.console import Console
 
 from shardfleet_local.aws.settings import AwsBehaviour
-from shardfleet_local.demo.explained import example_of
-from shardfleet_local.demo.fleet import FleetPlan
-from shardfleet_local.demo.incidents import FULL_SCENARIO, Incident
-from shardfleet_local.demo.live import Display
-from shardfleet_local.demo.outcome import write_result
-from shardfleet_local.demo.report import write_report
-from shardfleet_local.demo.run import DemoOptions, run_demo
-from shardfleet_local.demo.source import click_stream
+from shardfleet_local.rig.explained import example_of
+from shardfleet_local.rig.fleet import FleetPlan
+from shardfleet_local.rig.incidents import FULL_SCENARIO, Incident
+from shardfleet_local.rig.live import Display
+from shardfleet_local.rig.outcome import write_result
+from shardfleet_local.rig.report import write_report
+from shardfleet_local.rig.run import DemoOptions, run_demo
+from shardfleet_local.rig.source import click_stream
 from tests.local.dashboard.browser import CHROMIUM, look
 
 pytestmark = pytest.mark.processes

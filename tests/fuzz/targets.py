@@ -47,7 +47,7 @@ from shardfleet.records import Batch, Record, TumblingWindow
 from shardfleet.runtime.function_runner import FunctionHandlerRunner
 from shardfleet.runtime.handler_call import EventSource
 from shardfleet.runtime.redrive import records_of
-from shardfleet_local.demo.source import RECORD_BYTES_MOST, read_source
+from shardfleet_local.rig.source import RECORD_BYTES_MOST, read_source
 from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory import SeededEntropy
 from tests.fuzz.avro_payloads import check_avro

@@ -13,7 +13,7 @@ from shardfleet.engine.ports import Document
 from shardfleet.engine.state.documents import read_as
 from shardfleet.engine.state.kinds import LANES
 from shardfleet.errors import ConfigurationError
-from shardfleet_local.demo.source import read_source
+from shardfleet_local.rig.source import read_source
 from tests.fuzz import run as program
 from tests.fuzz.targets import MEBIBYTE, TARGETS, Heap, Target, check_cost, run
 

@@ -14,10 +14,10 @@ from shardfleet.adapters.dynamodb.leases import ensure_lease_table
 from shardfleet_local.aws.deploy import deploy
 from shardfleet_local.aws.launcher import EmbeddedAws
 from shardfleet_local.aws.settings import AwsBehaviour
-from shardfleet_local.demo.feed import FeedPace, feed_stream
-from shardfleet_local.demo.fleet import FleetPlan, handler_of, synthesized
-from shardfleet_local.demo.ledger import DemoLedger
-from shardfleet_local.demo.source import click_stream
+from shardfleet_local.rig.feed import FeedPace, feed_stream
+from shardfleet_local.rig.fleet import FleetPlan, handler_of, synthesized
+from shardfleet_local.rig.ledger import DemoLedger
+from shardfleet_local.rig.source import click_stream
 from tests.interop.checker import FLEET, JAVA, SIDES, End, Run, side_of
 from tests.interop.java import JavaConsumer, deliveries
 from tests.interop.watcher import LeaseWatcher

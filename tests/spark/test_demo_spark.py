@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from shardfleet_local.demo.feed import FeedPace, feed_stream
-from shardfleet_local.demo.source import click_stream
-from shardfleet_local.demo.spark_part import run_spark, why_not
+from shardfleet_local.rig.feed import FeedPace, feed_stream
+from shardfleet_local.rig.source import click_stream
+from shardfleet_local.rig.spark_part import run_spark, why_not
 
 pytestmark = pytest.mark.processes
 

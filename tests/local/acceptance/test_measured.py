@@ -5,8 +5,8 @@ import pytest
 from shardfleet_local.acceptance.measured import Shown, in_time, percentile, waited_ms
 from shardfleet_local.acceptance.scene import StepFailed
 from shardfleet_local.acceptance.steps import judged, rewound_to
-from shardfleet_local.demo.verdict import verdict
-from tests.local.demo.builders import BEGAN_MS, a_line, a_sent, a_shard
+from shardfleet_local.rig.verdict import verdict
+from tests.local.rig.builders import BEGAN_MS, a_line, a_sent, a_shard
 
 SENT = [a_sent(number, at_ms=BEGAN_MS + 100 * number) for number in range(1, 5)]
 

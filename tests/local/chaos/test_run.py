@@ -8,7 +8,7 @@ import pytest
 from shardfleet_local.chaos import run
 from shardfleet_local.chaos.outcome import ChaosOutcome, result_of, write_result
 from shardfleet_local.chaos.run import ChaosOptions, reshards
-from shardfleet_local.demo.verdict import RunVerdict
+from shardfleet_local.rig.verdict import RunVerdict
 from shardfleet_ops.cli import app as application
 
 VERDICT = RunVerdict(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from shardfleet_local.demo.report import write_report
+from shardfleet_local.rig.report import write_report
 from tests.local.dashboard.driven import CHROMEDRIVER, CHROMIUM, MISSING, browser
 from tests.local.dashboard.planted import STATES, served
-from tests.local.demo.builders import an_outcome
+from tests.local.rig.builders import an_outcome
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None or CHROMEDRIVER is None, reason=MISSING)
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from shardfleet_local.aws.deploy import StackOutputs
-from shardfleet_local.demo.reloading import DeployedHandler, Reloader
+from shardfleet_local.own.reloading import DeployedHandler, Reloader
 
 pytestmark = pytest.mark.processes
 

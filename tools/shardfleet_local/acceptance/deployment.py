@@ -22,8 +22,8 @@ from botocore.exceptions import ClientError
 from shardfleet.errors import ConfigurationError, ShardfleetError
 from shardfleet_local.acceptance.plan import DESTROY_MS, TAG, AcceptanceSize, bucket_name
 from shardfleet_local.aws.deploy import AT_ONCE, DeployWait, StackOutputs, deploy
-from shardfleet_local.demo.ledger import PROBE_FOLDER
-from shardfleet_local.demo.probe.s3_probe import BUCKET_VARIABLE, HUNG, NOTES, VERSION_VARIABLE
+from shardfleet_local.rig.ledger import PROBE_FOLDER
+from shardfleet_local.rig.probe.s3_probe import BUCKET_VARIABLE, HUNG, NOTES, VERSION_VARIABLE
 
 ON_AWS = DeployWait(limit_s=600.0, look_every_s=5.0)
 _EMPTIED_ROUNDS = 5

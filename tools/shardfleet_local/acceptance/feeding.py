@@ -14,7 +14,7 @@ from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.producer.kinesis_writer import KinesisWriter
 from shardfleet.producer.sending import Producer
 from shardfleet_local.acceptance.deployment import AcceptanceAccount
-from shardfleet_local.demo.feed import FeedPace, InputRecord, SentRecord, feed
+from shardfleet_local.rig.feed import FeedPace, InputRecord, SentRecord, feed
 
 KEYS = 200
 _PIECE_MS = 1_000

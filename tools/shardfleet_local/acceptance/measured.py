@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from shardfleet_local.demo.feed import SentRecord
+from shardfleet_local.rig.feed import SentRecord
 
 
 class Shown(StrEnum):

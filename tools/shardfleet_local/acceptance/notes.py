@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardfleet_local.demo.ledger import HandledRecord, LedgerLine
-from shardfleet_local.demo.probe.s3_probe import NOTES
+from shardfleet_local.rig.ledger import HandledRecord, LedgerLine
+from shardfleet_local.rig.probe.s3_probe import NOTES
 
 _AT_ONCE = 8
 _LATE_NS = 60 * 10**9

@@ -20,8 +20,8 @@ from shardfleet_local.acceptance.feeding import Feeder
 from shardfleet_local.acceptance.notes import BatchNotes
 from shardfleet_local.acceptance.plan import AcceptanceSize
 from shardfleet_local.aws.deploy import StackOutputs
-from shardfleet_local.demo.feed import SentRecord
-from shardfleet_local.demo.verdict import FirstDeliveries, RunVerdict, verdict
+from shardfleet_local.rig.feed import SentRecord
+from shardfleet_local.rig.verdict import FirstDeliveries, RunVerdict, verdict
 
 _LOOK_EVERY_MS = 500
 _COMMAND_LIMIT_S = 240

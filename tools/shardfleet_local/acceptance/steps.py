@@ -27,9 +27,9 @@ from shardfleet_local.acceptance.measured import (
 )
 from shardfleet_local.acceptance.plan import price
 from shardfleet_local.acceptance.scene import Scene, StepFailed
-from shardfleet_local.demo.feed import SentRecord
-from shardfleet_local.demo.probe.s3_probe import HUNG
-from shardfleet_local.demo.verdict import RunVerdict
+from shardfleet_local.rig.feed import SentRecord
+from shardfleet_local.rig.probe.s3_probe import HUNG
+from shardfleet_local.rig.verdict import RunVerdict
 
 _STEP_MS = 180_000
 _LOOK_EVERY_MS = 500

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from shardfleet.engine.ports import Clock
 from shardfleet_local.aws.launcher import WorkerProcess
-from shardfleet_local.demo.fleet import RunningFleet
+from shardfleet_local.rig.fleet import RunningFleet
 
 PAUSE_MS = (4_000, 9_500)
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardfleet_local.demo.verdict import RunVerdict
+from shardfleet_local.rig.verdict import RunVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,11 +24,11 @@ from shardfleet_local.chaos.faults import ERROR_RATE, FaultDice
 from shardfleet_local.chaos.killer import Killer
 from shardfleet_local.chaos.outcome import ChaosOutcome
 from shardfleet_local.chaos.proxy import FaultyProxy
-from shardfleet_local.demo.feed import FeedPace, SentRecord, feed_stream
-from shardfleet_local.demo.fleet import FleetPlan, RunningFleet, handler_of, running_fleet
-from shardfleet_local.demo.incidents import Incident, Troublemaker
-from shardfleet_local.demo.source import click_stream
-from shardfleet_local.demo.verdict import FirstDeliveries, unsettled_leases, verdict
+from shardfleet_local.rig.feed import FeedPace, SentRecord, feed_stream
+from shardfleet_local.rig.fleet import FleetPlan, RunningFleet, handler_of, running_fleet
+from shardfleet_local.rig.incidents import Incident, Troublemaker
+from shardfleet_local.rig.source import click_stream
+from shardfleet_local.rig.verdict import FirstDeliveries, unsettled_leases, verdict
 
 RESHARD_EVERY_MS = 30_000
 STREAM_FAULT_EVERY_MS = 10_000

@@ -13,8 +13,8 @@ from shardfleet_ops.cli.explain import told
 from shardfleet_ops.cli.telling import TerminalConsole, say, shown, tell
 
 if TYPE_CHECKING:
-    from shardfleet_local.demo.outcome import Outcome
-    from shardfleet_local.demo.source import Source
+    from shardfleet_local.rig.outcome import Outcome
+    from shardfleet_local.rig.source import Source
 
 RECORDS = 24_000
 
@@ -60,12 +60,12 @@ def demo(
 ) -> None:
     """Run the fleet on an embedded AWS, feed it, break it on purpose, and judge what came out."""
     from shardfleet_local.aws.settings import AwsBehaviour
-    from shardfleet_local.demo.assembly_cache import AssemblyCache, default_folder
-    from shardfleet_local.demo.fleet import FleetPlan
-    from shardfleet_local.demo.live import Display
-    from shardfleet_local.demo.outcome import write_result
-    from shardfleet_local.demo.report import write_report
-    from shardfleet_local.demo.run import DemoOptions, run_demo
+    from shardfleet_local.rig.assembly_cache import AssemblyCache, default_folder
+    from shardfleet_local.rig.fleet import FleetPlan
+    from shardfleet_local.rig.live import Display
+    from shardfleet_local.rig.outcome import write_result
+    from shardfleet_local.rig.report import write_report
+    from shardfleet_local.rig.run import DemoOptions, run_demo
 
     source = _source(input_file, key, rejects=rejects, seed=seed)
     options = DemoOptions(
@@ -92,7 +92,7 @@ def demo(
 
 
 def _source(input_file: str, key: str, *, rejects: bool, seed: int) -> "Source":
-    from shardfleet_local.demo.source import click_stream, read_source
+    from shardfleet_local.rig.source import click_stream, read_source
 
     if input_file and not key:
         raise ConfigurationError(
@@ -107,7 +107,7 @@ def _source(input_file: str, key: str, *, rejects: bool, seed: int) -> "Source":
 
 
 def _verdict_lines(outcome: "Outcome") -> Iterator[str | Text | Table]:
-    from shardfleet_local.demo.outcome import RECOVERY_WANTED_S
+    from shardfleet_local.rig.outcome import RECOVERY_WANTED_S
 
     verdict = outcome.verdict
     recovered = [took for took in outcome.crash_recovery_s if took is not None]
@@ -154,7 +154,7 @@ def _verdict_lines(outcome: "Outcome") -> Iterator[str | Text | Table]:
 def _example_lines(outcome: "Outcome") -> Iterator[str]:
     """Yield what `shardfleet explain` says of the shard that moved most."""
     from shardfleet.adapters.system import SystemClock
-    from shardfleet_local.demo.explained import example_of
+    from shardfleet_local.rig.explained import example_of
 
     example = example_of(outcome.explained)
     if example is None:

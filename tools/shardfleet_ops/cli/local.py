@@ -12,8 +12,8 @@ from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.telling import say, shown, tell
 
 if TYPE_CHECKING:
-    from shardfleet_local.demo.own_run import OwnRunResult
-    from shardfleet_local.demo.source import Source
+    from shardfleet_local.own.own_run import OwnRunResult
+    from shardfleet_local.rig.source import Source
 
 PORT = 4566
 """Of `local up`, always the same, so that what was pasted into a shell keeps its endpoint."""
@@ -49,9 +49,9 @@ def run(
     ] = False,
 ) -> None:
     """Feed records to your own handler in a fleet on an embedded AWS; print what it prints."""
-    from shardfleet_local.demo.assembly_cache import AssemblyCache, default_folder
-    from shardfleet_local.demo.own_run import OwnRunOptions, own_run
-    from shardfleet_local.demo.source import read_source
+    from shardfleet_local.own.own_run import OwnRunOptions, own_run
+    from shardfleet_local.rig.assembly_cache import AssemblyCache, default_folder
+    from shardfleet_local.rig.source import read_source
 
     source = read_source(input_file, key or None, rejects=rejects)
     options = OwnRunOptions(
@@ -108,10 +108,10 @@ def up(
     from shardfleet_local.aws.serving import serve
     from shardfleet_local.aws.settings import AwsBehaviour
     from shardfleet_local.aws.standing import lines_of
-    from shardfleet_local.demo.assembly_cache import AssemblyCache, default_folder
-    from shardfleet_local.demo.fleet import FleetPlan, synthesized
-    from shardfleet_local.demo.own_code import staged
-    from shardfleet_local.demo.reloading import Reloader, deployed_handlers
+    from shardfleet_local.own.own_code import staged
+    from shardfleet_local.own.reloading import Reloader, deployed_handlers
+    from shardfleet_local.rig.assembly_cache import AssemblyCache, default_folder
+    from shardfleet_local.rig.fleet import FleetPlan, synthesized
 
     if app and handler:
         raise ConfigurationError(

@@ -19,7 +19,7 @@ from shardfleet_ops.cli.telling import say, tell
 
 if TYPE_CHECKING:
     from shardfleet.producer.settings import ProducerCounts
-    from shardfleet_local.demo.source import Source
+    from shardfleet_local.rig.source import Source
 
 PROGRESS_EVERY_S = 2.0
 """How often is told how far it is."""
@@ -51,7 +51,7 @@ def put(
     as_json: JsonOption = False,
 ) -> None:
     """Put records into the stream, in order per key; the whole input is checked first."""
-    from shardfleet_local.demo.source import read_source
+    from shardfleet_local.rig.source import read_source
 
     source = read_source(input_file, key or None, rejects=rejects)
     counts = None

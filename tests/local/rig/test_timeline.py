@@ -1,0 +1,62 @@
+"""Lag and throughput of each shard over time, and the live counts."""
+
+from shardfleet_local.rig.progress import Progress, shard_views
+from shardfleet_local.rig.timeline import shard_series
+from tests.local.rig.builders import BEGAN_MS, a_lease, a_line, a_sent, a_shard, shard_id
+
+
+def series(sent, handled, *, seconds=6):
+    return shard_series(
+        sent,
+        {number: BEGAN_MS + at_ms for number, at_ms in handled.items()},
+        began_ms=BEGAN_MS,
+        ended_ms=BEGAN_MS + seconds * 1000,
+        step_ms=1000,
+    )
+
+
+def test_lag_grows_while_the_oldest_record_waits_and_is_zero_when_none_does():
+    (found,) = series([a_sent(1, at_ms=BEGAN_MS + 500)], {1: 3_200})
+
+    assert found.lag_ms == (500, 1_500, 2_500, 2_700, 0, 0)
+    assert found.handled == (0, 0, 0, 1, 0, 0)
+    assert (found.first_ms, found.last_ms) == (BEGAN_MS + 500, BEGAN_MS + 3_200)
+
+
+def test_a_record_that_is_never_handled_lags_to_the_end():
+    (found,) = series([a_sent(1)], {})
+
+    assert found.lag_ms[-1] == 6_000
+
+
+def test_every_record_is_counted_in_one_step_of_its_own_shard():
+    sent = [a_sent(n, shard=n % 2, at_ms=BEGAN_MS + n * 100) for n in range(40)]
+
+    found = series(sent, {n: n * 100 + 150 for n in range(40)})
+
+    assert [each.shard_id for each in found] == [shard_id(0), shard_id(1)]
+    assert [sum(each.handled) for each in found] == [20, 20]
+
+
+def test_progress_counts_a_position_once_whichever_side_comes_first():
+    progress = Progress(total=3)
+    first, second = a_sent(1), a_sent(2)
+
+    progress.note_handled([a_line(first), a_line(first)])
+    progress.note_sent([first, second])
+
+    assert (progress.sent, progress.handled) == (2, 1)
+    assert progress.lag_ms(shard_id(0), now_ms=BEGAN_MS + 700) == 700
+    progress.note_handled([a_line(second)])
+    assert progress.lag_ms(shard_id(0), now_ms=BEGAN_MS + 900) == 0
+
+
+def test_a_view_shows_each_shard_with_its_lease_if_there_is_one():
+    views = shard_views(
+        Progress(total=0), [a_shard(1), a_shard(0)], leases=[a_lease(0)], now_ms=BEGAN_MS
+    )
+
+    assert [(v.shard.shard_id, v.lease is None) for v in views] == [
+        (shard_id(0), False),
+        (shard_id(1), True),
+    ]

@@ -1,0 +1,261 @@
+"""A run of a user's own handler over a user's own records, on the same machinery as the demo."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardfleet.adapters.system import SystemClock
+from shardfleet.domain.delivery.stops import StopNote
+from shardfleet.domain.slots.failure import CRASHES, FailureKind
+from shardfleet_local.own.handler_output import HandlerOutput
+from shardfleet_local.own.own_code import staged
+from shardfleet_local.rig.assembly_cache import AssemblyCache
+from shardfleet_local.rig.feed import FeedPace, SentRecord, feed_stream
+from shardfleet_local.rig.fleet import FleetPlan, RunningFleet, running_fleet
+from shardfleet_local.rig.source import Source
+from shardfleet_local.rig.tables import opened_tables
+from shardfleet_local.rig.verdict import RunVerdict, verdict
+from shardfleet_ops.explain.fleet_view import FailureRow, failures
+
+SHARDS = 4
+STILL_MOST_MS = 120_000
+"""A run in which nothing is handled for so long is given up."""
+
+DEATHS_MOST = 5
+"""So many in a row: one record alone would have its stop one death earlier (H9)."""
+
+CRASHING_MOST_MS = 4_000
+"""So long for the other shards to go on once a record was charged with the deaths."""
+
+HANGING_MOST_MS = 10_000
+"""So long without a record when a call has outlived its time-out."""
+
+LOOK_EVERY_MS = 500
+PROGRESS_EVERY_MS = 2_000
+"""How often is told how many records are handled, while it goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRunOptions:
+    """
+    What to run.
+
+    Attributes:
+        handler: `module:function`.
+        folder: where its top-level module or package lies.
+        source: what to feed.
+        shards: of the stream.
+        enforce_iam: whether roles have only their own rights.
+        cache: of synthesized assemblies.
+
+    """
+
+    handler: str
+    folder: Path
+    source: Source
+    shards: int = SHARDS
+    enforce_iam: bool = False
+    cache: AssemblyCache | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedShard:
+    """
+    A shard that a failing record has stopped.
+
+    Attributes:
+        note: what the fleet wrote down.
+        line: the record's line in the input; None if its position is none that was sent.
+
+    """
+
+    note: StopNote
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRunResult:
+    """
+    What came of it.
+
+    Attributes:
+        verdict: what became of the records.
+        stops: what was stopped.
+        failures: what workers failed of at the end.
+        took_ms: from the first record sent to the last one handled.
+
+    """
+
+    verdict: RunVerdict
+    stops: Sequence[StoppedShard]
+    failures: Sequence[FailureRow]
+    took_ms: int
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether every record was handled, in order."""
+        return self.verdict.passed and not self.stops
+
+
+class HandledSoFar:
+    """How many records are handled: told while it changes, and not too often."""
+
+    def __init__(self, records: int, *, began_ms: int) -> None:
+        self._records = records
+        self._told = 0
+        self._told_ms = began_ms
+
+    def news(self, handled: int, *, now_ms: int) -> str | None:
+        """Return what to say, if anything: it is less than all, more than was told, and time."""
+        is_time = now_ms - self._told_ms >= PROGRESS_EVERY_MS
+        if not is_time or not self._told < handled < self._records:
+            return None
+        self._told, self._told_ms = handled, now_ms
+        return f"{handled:,} of {self._records:,} records handled"
+
+
+def is_hopeless(failures: Sequence[FailureRow], *, stops: int, still_ms: int) -> bool:
+    """
+    Tell whether nothing more will be handled.
+
+    Args:
+        failures: what workers fail of.
+        stops: how many shards a failing record has stopped.
+        still_ms: for how long nothing has been handled, and no shard was stopped.
+
+    """
+    for each in failures:
+        if each.kind is FailureKind.TIME_OUT:
+            return still_ms >= HANGING_MOST_MS
+        if each.kind in CRASHES:
+            deaths_most = DEATHS_MOST - bool(stops)
+            return still_ms >= CRASHING_MOST_MS and each.times >= deaths_most
+    return any(each.is_certain for each in failures)
+
+
+def own_run(
+    options: OwnRunOptions, *, say: Callable[[str], None], printed: Callable[[str], None]
+) -> OwnRunResult:
+    """
+    Run a handler over records and wait until all are handled, or nothing moves any more.
+
+    Args:
+        options: what to run.
+        say: told of each step.
+        printed: given each line that the handler prints, while it runs.
+
+    Raises:
+        ConfigurationError: the handler does not import, or a setting is wrong.
+        EmbeddedAwsFailed, DeploymentFailed: it did not begin.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="shardfleet-") as folder:
+        project = staged(options.folder, options.handler, target=Path(folder) / "project")
+        plan = FleetPlan(
+            project=project,
+            context={
+                "shardfleet:stream": {"shards": options.shards},
+                "shardfleet:handler": ".",
+                "shardfleet:function": options.handler,
+                # On the developer's own machine, of the developer's own records.
+                "shardfleet:config": {"log_errors": True},
+            },
+            enforce_iam=options.enforce_iam,
+            cache=options.cache,
+        )
+        with running_fleet(Path(folder) / "ledger.jsonl", plan, say=say) as fleet:
+            return asyncio.run(_run(fleet, options, say=say, printed=printed))
+
+
+async def _run(
+    fleet: RunningFleet,
+    options: OwnRunOptions,
+    *,
+    say: Callable[[str], None],
+    printed: Callable[[str], None],
+) -> OwnRunResult:
+    records = options.source.records
+    began_ms = SystemClock().now_ms()
+    say(f"feeding {len(records):,} records of {options.source.name}")
+    output = _output_of(fleet)
+    feeding = asyncio.create_task(
+        feed_stream(records, fleet.aws, stream_arn=fleet.stream_arn, pace=FeedPace(0))
+    )
+    while not feeding.done():
+        await asyncio.to_thread(_print_new, output, printed)
+        await asyncio.wait({feeding}, timeout=LOOK_EVERY_MS / 1000)
+    sent, _ = await feeding
+
+    progress = HandledSoFar(len(records), began_ms=SystemClock().monotonic_ms())
+
+    def on_look(handled: int) -> None:
+        _print_new(output, printed)
+        news = progress.news(handled, now_ms=SystemClock().monotonic_ms())
+        if news:
+            say(news)
+
+    found, stops, failing = await _until_handled(fleet, sent, on_look=on_look)
+    ended_ms = max((line.at_ms for line in fleet.ledger.lines), default=began_ms)
+    return OwnRunResult(
+        verdict=found,
+        stops=[StoppedShard(note=note, line=_line_of(note, sent)) for note in stops],
+        failures=failing,
+        took_ms=ended_ms - began_ms,
+    )
+
+
+def _line_of(note: StopNote, sent: Sequence[SentRecord]) -> int | None:
+    sequence_number, _, sub = note.position.partition(":")
+    place = (note.lease_key, sequence_number, int(sub or 0))
+    return next((each.number for each in sent if tuple(each.receipt)[:3] == place), None)
+
+
+async def _until_handled(
+    fleet: RunningFleet, sent: Sequence[SentRecord], *, on_look: Callable[[int], None]
+) -> tuple[RunVerdict, Sequence[StopNote], Sequence[FailureRow]]:
+    """Look until every record is handled, or it is certain that the rest will not be."""
+    clock = SystemClock()
+    moved_ms = clock.monotonic_ms()
+    before = (-1, 0)
+    while True:
+        fleet.ledger.read()
+        shards = await asyncio.to_thread(fleet.shards)
+        found = verdict(sent, fleet.ledger.lines, shards=shards)
+        stops, failing = await _seen(fleet, now_ms=clock.now_ms())
+        seen = (found.records_handled_distinct, len(stops))
+        if seen != before:
+            before, moved_ms = seen, clock.monotonic_ms()
+        await asyncio.to_thread(on_look, found.records_handled_distinct)
+        stopped = {note.lease_key for note in stops}
+        left = {r.receipt.shard_id for r in sent if r.number in set(found.lost)}
+        still_ms = clock.monotonic_ms() - moved_ms
+        is_over = left <= stopped or still_ms > STILL_MOST_MS
+        if is_over or is_hopeless(failing, stops=len(stops), still_ms=still_ms):
+            await asyncio.to_thread(on_look, found.records_handled_distinct)
+            return found, stops, failing
+        await clock.sleep_ms(LOOK_EVERY_MS)
+
+
+async def _seen(
+    fleet: RunningFleet, *, now_ms: int
+) -> tuple[Sequence[StopNote], Sequence[FailureRow]]:
+    """Read which shards a failing record has stopped, and what workers fail of."""
+    async with opened_tables(fleet) as tables:
+        stops, slots = await asyncio.gather(tables.state.stops(), tables.state.slots())
+    return stops, failures((each.slot for each in slots), now_ms=now_ms)
+
+
+def _output_of(fleet: RunningFleet) -> HandlerOutput:
+    function = fleet.aws.client("lambda").get_function_configuration(
+        FunctionName=fleet.worker_function
+    )
+    return HandlerOutput(fleet.aws.client("logs"), function["LoggingConfig"]["LogGroup"])
+
+
+def _print_new(output: HandlerOutput, printed: Callable[[str], None]) -> None:
+    for line in output.read():
+        printed(line)

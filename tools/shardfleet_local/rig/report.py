@@ -1,0 +1,221 @@
+"""The report: one HTML file that needs nothing else, verdict first, then the pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from itertools import chain
+from pathlib import Path
+
+from shardfleet_local.pages.parts import colour_of, legend, style_of, table
+from shardfleet_local.pages.parts import verdict as first_said
+from shardfleet_local.rig.charts import TimeAxis, lag_chart, throughput_chart
+from shardfleet_local.rig.incidents import short
+from shardfleet_local.rig.live import checkpoint_text, clock_text, owner_text, seconds_text
+from shardfleet_local.rig.outcome import RECOVERY_WANTED_S, Outcome
+from shardfleet_local.rig.spark_section import spark_section
+from shardfleet_local.rig.timeline import ShardSeries, shard_series
+
+STEP_MS = 1_000
+_LEAD_OUT_MS = 2_000
+_KINDS = {"kill": "kill", "split": "reshard", "merge": "reshard", "throttle": "throttle"}
+
+
+def write_report(outcome: Outcome, path: Path) -> None:
+    """Write the report of a demo."""
+    path.write_text(report_of(outcome), encoding="utf-8")
+
+
+def report_of(outcome: Outcome) -> str:
+    """Return the report as HTML text."""
+    axis = TimeAxis(
+        began_ms=outcome.began_ms, ended_ms=_end_ms(outcome) + _LEAD_OUT_MS, step_ms=STEP_MS
+    )
+    series = shard_series(
+        outcome.sent,
+        outcome.first_handled_ms,
+        began_ms=axis.began_ms,
+        ended_ms=axis.ended_ms,
+        step_ms=STEP_MS,
+    )
+    style = style_of("shardfleet_local.rig", "report.css")
+    body = "\n".join(
+        [
+            _banner(outcome),
+            _tiles(outcome),
+            _throughput(outcome, series, axis=axis),
+            _lag(outcome, series, axis=axis),
+            _story(outcome),
+            _shards(outcome, series),
+            spark_section(outcome.spark),
+            _footer(outcome),
+        ]
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>shardfleet demo</title>\n<style>\n{style}</style></head>\n"
+        f"<body><main>\n{body}\n</main></body></html>\n"
+    )
+
+
+def _end_ms(outcome: Outcome) -> int:
+    return max(outcome.fed_ms, outcome.ended_ms)
+
+
+def _banner(outcome: Outcome) -> str:
+    verdict, log = outcome.verdict, outcome.log
+    headline = (
+        "Nothing was lost, and every key kept its order."
+        if outcome.passed
+        else "A promise was broken."
+    )
+    took = clock_text(_end_ms(outcome) - outcome.began_ms)
+    story = (
+        f"{verdict.records_in:,} records went through {len(outcome.shards)} shards in {took} "
+        f"minutes. Meanwhile a worker was killed {times(len(log.kills))}, the manager "
+        f"{times(log.manager_kills)}, the stream was resharded {times(log.reshards)}, and a shard "
+        f"refused every read for {sum(b.until_ms - b.from_ms for b in log.blackouts) // 1000} "
+        "seconds."
+    )
+    problems = "".join(f"<li>{escape(problem)}</li>" for problem in outcome.problems())
+    inside = f"<p>{story}</p>{f'<ul>{problems}</ul>' if problems else ''}"
+    return first_said(headline, inside, mood="good" if outcome.passed else "bad")
+
+
+def times(count: int) -> str:
+    """Return a number of times in words: `once`, `4 times`."""
+    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _tiles(outcome: Outcome) -> str:
+    verdict = outcome.verdict
+    recovered = [took for took in outcome.crash_recovery_s if took is not None]
+    slowest = f"{max(recovered):.1f} s" if recovered else "none"
+    tiles = [
+        (f"{verdict.records_handled_distinct:,}", f"of {verdict.records_in:,} handled", ""),
+        (f"{len(verdict.lost):,}", "lost", _grade(not verdict.lost)),
+        (f"{len(verdict.out_of_order):,}", "out of order", _grade(not verdict.out_of_order)),
+        (f"{verdict.duplicates:,}", "duplicates", ""),
+        (slowest, "slowest recovery", _grade(not outcome.slow_recoveries)),
+        (f"{len(outcome.worker_pids)}", "worker processes", ""),
+    ]
+    return (
+        '<div class="tiles">'
+        + "".join(
+            f'<div class="tile {grade}"><b>{value}</b><span>{name}</span></div>'
+            for value, name, grade in tiles
+        )
+        + "</div>"
+    )
+
+
+def _grade(good: bool) -> str:  # noqa: FBT001 - private, and its name says it
+    return "good" if good else "bad"
+
+
+def _throughput(outcome: Outcome, series: Sequence[ShardSeries], *, axis: TimeAxis) -> str:
+    steps = len(series[0].handled) if series else 1
+    sent = [0] * steps
+    for record in outcome.sent:
+        sent[min(steps - 1, max(0, (record.sent_ms - axis.began_ms) // STEP_MS))] += 1
+    chart = throughput_chart(series, axis, sent_per_step=sent, happenings=outcome.log.happenings)
+    names = legend((colour_of(at), short(each.shard_id)) for at, each in enumerate(series))
+    return (
+        "<section><h2>Throughput</h2>"
+        "<p class='soft'>Records handled per second for the first time, by shard (mean of three "
+        "seconds). The numbers are explained below.</p>"
+        f'{chart}<div class="legend">{names}<span><i class="dash"></i>sent</span></div></section>'
+    )
+
+
+def _lag(outcome: Outcome, series: Sequence[ShardSeries], *, axis: TimeAxis) -> str:
+    if not series:
+        return ""
+
+    def throttled(shard_id: str) -> list[tuple[int, int]]:
+        return [
+            (each.from_ms, each.until_ms)
+            for each in outcome.log.blackouts
+            if each.shard_id == shard_id
+        ]
+
+    chart = lag_chart(series, axis, happenings=outcome.log.happenings, throttled=throttled)
+    return (
+        "<section><h2>Lag</h2>"
+        '<p class="soft">Age of the oldest record that waits in each shard. A shard is shaded '
+        "while it has records.</p>"
+        f"{chart}</section>"
+    )
+
+
+def _story(outcome: Outcome) -> str:
+    rows = []
+    for number, each in enumerate(outcome.log.happenings, start=1):
+        back = [
+            f"{short(r.shard_id)} after {seconds_text(r.took_ms)}"
+            if r.took_ms is not None
+            else f"{short(r.shard_id)} never"
+            for r in outcome.recoveries
+            if each.kind == "kill" and f"process {r.kill.pid}," in each.text
+        ]
+        rows.append(
+            (
+                f'<span class="dot {_KINDS.get(each.kind, "")}">{number}</span>',
+                clock_text(each.at_ms - outcome.began_ms),
+                escape(each.text),
+                escape(", ".join(back)),
+            )
+        )
+    return (
+        "<section><h2>What was done to it</h2>"
+        f"{table(('', 'at', 'what', 'next record handled'), rows)}"
+        "<p class='soft'>A killed worker's shards should go on within "
+        f"{RECOVERY_WANTED_S:.0f} s. A shard that is refused at that moment is not counted."
+        "</p></section>"
+    )
+
+
+def _shards(outcome: Outcome, series: Sequence[ShardSeries]) -> str:
+    handled = {each.shard_id: sum(each.handled) for each in series}
+    worst = {each.shard_id: max(each.lag_ms) for each in series}
+    place: Callable[[str], int] = [each.shard_id for each in series].index
+    leases = {lease.lease_key: lease for lease in outcome.leases}
+    rows = []
+    for shard in sorted(outcome.shards, key=lambda each: each.shard_id):
+        lease = leases.get(shard.shard_id)
+        chip = colour_of(place(shard.shard_id)) if shard.shard_id in handled else "transparent"
+        parents = " and ".join(short(parent) for parent in shard.parent_shard_ids)
+        cells = (
+            (
+                f'<span class="legend" style="margin:0;color:inherit"><span><i style="background:'
+                f'{chip}"></i>{short(shard.shard_id)}</span></span>'
+            ),
+            parents,
+            "open" if shard.is_open else "closed",
+            f"{handled.get(shard.shard_id, 0):,}",
+            seconds_text(worst.get(shard.shard_id, 0)),
+            f"<code>{escape(checkpoint_text(lease)) or 'deleted'}</code>",
+            escape(owner_text(lease)) if lease else "",
+        )
+        rows.append(cells)
+    heads = ("shard", "from", "", "records", "greatest lag", "checkpoint", "owner")
+    shards = table(heads, rows, numbers=("records", "greatest lag"))
+    return f"<section><h2>The shards at the end</h2>{shards}</section>"
+
+
+def _footer(outcome: Outcome) -> str:
+    counts = outcome.counts
+    facts = [
+        f"Input: {escape(outcome.source.name)}",
+        (
+            f"{outcome.aggregated:,} of the records travelled in KPL aggregates; "
+            f"{counts.misrouted:,} aggregates were misrouted by a reshard and sent again"
+        ),
+        f"IAM {'enforced' if outcome.enforce_iam else 'not enforced'}",
+        f"Whole run {outcome.wall_ms / 1000:.0f} s",
+        f"Template <code>sha256 {outcome.template_sha256}</code>",
+    ]
+    rejects = sum(map(len, outcome.source.rejects.values()))
+    extra = [f"{rejects:,} lines of the input were rejected"] if rejects else []
+    return f"<footer>{'<br>'.join(chain(facts, extra))}</footer>"

