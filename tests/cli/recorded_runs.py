@@ -18,7 +18,6 @@ from shardfleet.domain.turn_log import Happening
 from shardfleet.engine.ports import HandlerResult
 from shardfleet_local.aws import launcher, serving, standing
 from shardfleet_local.aws.deploy import StackOutputs
-from shardfleet_local.chaos import run as chaos_run
 from shardfleet_local.dashboard import gathering
 from shardfleet_local.dashboard.server import DashboardServer
 from shardfleet_local.own import own_run
@@ -39,8 +38,8 @@ from tests.cli.clicks_fleet import FIRST, NUMBER, SPLIT, WORKERS
 from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_failing_slot
 from tests.domain.test_explanation import known, place
-from tests.local.chaos.test_run import OUTCOME, VERDICT
 from tests.local.rig.builders import BEGAN_MS, an_outcome
+from tests.local.rig.test_chaos import OUTCOME, VERDICT
 
 ORDERS = "".join(f'{{"who": "{"ab"[n % 2]}", "order": {n}}}\n' for n in range(7))
 UP = (
@@ -56,8 +55,11 @@ def stand_in(monkeypatch, state, folder):
     (folder / "spoiled.jsonl").write_text(f"{ORDERS}[]\n{{\n", "utf-8")
     now = SimpleNamespace(now_ms=lambda: BEGAN_MS + 60_000)
     monkeypatch.setattr(system, "SystemClock", lambda: now)
-    monkeypatch.setattr(demo_run, "run_demo", lambda o, display: _demo(state, o.folder, display))
-    monkeypatch.setattr(chaos_run, "run_chaos", lambda o, say: _chaos(state, o.folder, say))
+    monkeypatch.setattr(
+        demo_run,
+        "run_rig",
+        lambda o, display: (_chaos if o.plan.dice else _demo)(state, o.folder, display),
+    )
     monkeypatch.setattr(own_run, "own_run", lambda _, say, printed: _own(state, say, printed))
     monkeypatch.setattr(simulation, "run_seed", lambda options: _seed(state, options.seed))
     monkeypatch.setattr(campaign, "campaign", lambda *_, **__: _campaign(state))
@@ -89,14 +91,14 @@ def _demo(state, folder, display):
     )
 
 
-def _chaos(state, folder, say):
+def _chaos(state, folder, display):
     folder.mkdir(parents=True)
+    say = display.say
     say("waiting for the fleet's first workers")
     say(
-        "  15.0 s  12,345 sent, 12,300 handled; killed 10 workers, 3 managers; 1,234 of 12,345 "
-        "calls went wrong"
+        "0:15  12,300 of 15,000 handled, 12,345 sent, 4 open shards, 3 workers, greatest lag "
+        "0.4 s, 1,234 of 12,345 calls went wrong"
     )
-    say("  75.0 s  peace: from now on nothing goes wrong any more")
     if state == "healthy":
         return OUTCOME
     return replace(OUTCOME, verdict=replace(VERDICT, lost=(3, 9)), unsettled={FIRST: "at 7"})

@@ -24,13 +24,11 @@ from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.errors import ShardfleetError
 from shardfleet_local.aws import launcher, serving
-from shardfleet_local.chaos import run as chaos_run
-from shardfleet_local.chaos.outcome import ChaosOutcome
 from shardfleet_local.dashboard import server
 from shardfleet_local.own import own_run, reloading
 from shardfleet_local.rig import fleet as demo_fleet
 from shardfleet_local.rig import run
-from shardfleet_local.rig.timeline import FleetDisturbance
+from shardfleet_local.rig.incidents import FleetDisturbance
 from shardfleet_ops.cli import app as application
 from shardfleet_ops.cli import cost, examination, fleet_access, position, redrive
 from shardfleet_ops.cli.fleet_access import ApplicationTable
@@ -42,6 +40,7 @@ from shardfleet_testkit.simulation import campaign
 from tests.cli.hostile_fleet import Names, hostile_fleet
 from tests.cli.test_cost import AROUND
 from tests.local.rig.builders import an_outcome
+from tests.local.rig.test_chaos import a_chaos
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 # Markup of rich, hyperlinks of rich, escape sequences (colour, clear, clipboard), their 8-bit
@@ -96,26 +95,6 @@ def facts(text):
     )
 
 
-def chaos_outcome(text):
-    return ChaosOutcome(
-        seed=1,
-        feed_ms=1,
-        wall_ms=1,
-        settled_ms=1,
-        verdict=an_outcome(seconds=1).verdict,
-        unsettled={text: text},
-        strikes={},
-        reshards=0,
-        calls=1,
-        errors=0,
-        faults={text: 1},
-        operations={},
-        stream_faults={},
-        workers_started=1,
-        template_sha256="",
-    )
-
-
 DEMO = an_outcome(seconds=1, rejects={"x": (1,)})
 
 
@@ -123,8 +102,10 @@ def demo(options, display, *, text):
     display.say(text)
     with display.watching(0):
         display.happened(FleetDisturbance(at_ms=1, kind=text, text=text))
-    source = replace(DEMO.source, name=text, rejects={text: (1,)})
-    return replace(DEMO, source=source, unsettled={text: text})
+    outcome = a_chaos(text) if options.plan.dice else DEMO
+    source = replace(outcome.options.source, name=text, rejects={text: (1,)})
+    plan = replace(outcome.options, source=source)
+    return replace(outcome, options=plan, unsettled={text: text})
 
 
 def own(options, say, printed, *, found):
@@ -169,11 +150,6 @@ def simulated(*_, text, done, **__):
     totals = SimpleNamespace(line=lambda: text, seeds=[], failed=[])
     done(SimpleNamespace(seed=1, violations=[text]), totals)
     return totals
-
-
-def disturbed(_options, say, *, text):
-    say(text)
-    return chaos_outcome(text)
 
 
 CALLS = {
@@ -303,7 +279,7 @@ def hostile(monkeypatch, tmp_path):
         monkeypatch.setattr(fleet_access.asyncio, "run", run_virtual)
         monkeypatch.setattr(cost, "around_of", lambda _stack: AROUND)
         monkeypatch.setattr(examination, "examine", lambda _stack: facts(text))
-        monkeypatch.setattr(run, "run_demo", lambda o, d: demo(o, d, **with_text))
+        monkeypatch.setattr(run, "run_rig", lambda o, d: demo(o, d, **with_text))
         monkeypatch.setattr(own_run, "own_run", lambda o, **k: own(o, **k, found=found))
         monkeypatch.setattr(serving, "serve", lambda *a, **k: serve(*a, **k, **with_text))
         monkeypatch.setattr(launcher, "EmbeddedAws", lambda **_: None)
@@ -311,7 +287,6 @@ def hostile(monkeypatch, tmp_path):
         monkeypatch.setattr(demo_fleet, "synthesized", lambda *_, say: tmp_path / "x.template.json")
         monkeypatch.setattr(server, "DashboardServer", lambda *a, **k: Page(*a, **k, **with_text))
         monkeypatch.setattr(campaign, "campaign", lambda *a, **k: simulated(*a, **k, **with_text))
-        monkeypatch.setattr(chaos_run, "run_chaos", lambda o, say: disturbed(o, say, **with_text))
         monkeypatch.setattr(redrive, "_opened", lambda _, place: given_up(place, **with_text))
         monkeypatch.setattr("shardfleet_ops.cli.pipeline._run", lambda *_, **__: refused(text))
         write_files(tmp_path, found)

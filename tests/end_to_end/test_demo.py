@@ -9,14 +9,15 @@ import pytest
 from rich.console import Console
 
 from shardfleet_local.aws.settings import AwsBehaviour
-from shardfleet_local.rig.explained import example_of
 from shardfleet_local.rig.fleet import FleetPlan
 from shardfleet_local.rig.incidents import FULL_SCENARIO, Incident
 from shardfleet_local.rig.live import Display
 from shardfleet_local.rig.outcome import write_result
+from shardfleet_local.rig.profiles import RunOptions
 from shardfleet_local.rig.report import write_report
-from shardfleet_local.rig.run import DemoOptions, run_demo
+from shardfleet_local.rig.run import run_rig
 from shardfleet_local.rig.source import click_stream
+from shardfleet_local.rig.tables import example_of
 from tests.local.dashboard.browser import CHROMIUM, look
 
 pytestmark = pytest.mark.processes
@@ -53,7 +54,7 @@ RESULT = {
 def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
     told = io.StringIO()
     records = PICTURED_RECORDS if WRITE else RECORDS
-    options = DemoOptions(
+    options = RunOptions(
         source=click_stream(records, seed=seed),
         folder=tmp_path,
         seed=seed,
@@ -71,9 +72,9 @@ def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
         feed_ms=PICTURED_MS if WRITE else FEED_MS,
     )
 
-    outcome = run_demo(options, Display(Console(file=told)))
-    write_result(outcome, tmp_path / "result.json")
-    write_report(outcome, tmp_path / "report.html")
+    outcome = run_rig(options, Display(Console(file=told)))
+    write_result(outcome, tmp_path)
+    write_report(outcome, tmp_path)
 
     result = json.loads((tmp_path / "result.json").read_text("utf-8"))
     assert outcome.problems() == [], told.getvalue()

@@ -14,7 +14,7 @@ from shardfleet.adapters.dynamodb.leases import ensure_lease_table
 from shardfleet_local.aws.deploy import deploy
 from shardfleet_local.aws.launcher import EmbeddedAws
 from shardfleet_local.aws.settings import AwsBehaviour
-from shardfleet_local.rig.feed import FeedPace, feed_stream
+from shardfleet_local.rig.feed import feed_stream
 from shardfleet_local.rig.fleet import FleetPlan, handler_of, synthesized
 from shardfleet_local.rig.ledger import DemoLedger
 from shardfleet_local.rig.source import click_stream
@@ -253,7 +253,7 @@ class Scene:
                 asyncio.run(
                     feed_stream(
                         source.records, self.aws, stream_arn=STREAM_ARN,
-                        pace=FeedPace(duration_ms=1000 * FEED_MOST_S), on_sent=enough,
+                        duration_ms=1000 * FEED_MOST_S, on_sent=enough,
                     )
                 )  # fmt: skip
             except Exception as error:  # noqa: BLE001 - told at the next look

@@ -25,10 +25,9 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from shardfleet_local.aws.launcher import EmbeddedAws
-from shardfleet_local.chaos.faults import FaultDice
-from shardfleet_local.chaos.proxy import FaultyProxy
 from shardfleet_local.dashboard.definition import Dashboard
 from shardfleet_local.dashboard.server import DashboardServer, ShownFleet
+from shardfleet_local.rig.proxy import FaultDice, FaultyProxy
 from tests.local.dashboard.planted import planted_reading
 from tests.local.launcher.conftest import zipped
 from tests.test_tidy import ROOT
@@ -41,7 +40,7 @@ JSON = "application/x-amz-json-1.1"
 LISTENING = {
     "tools/shardfleet_local/aws/launcher.py": {"embedded AWS", "embedded AWS with IAM"},
     "tools/shardfleet_local/kinesis/server.py": {"Kinesis alone"},
-    "tools/shardfleet_local/chaos/proxy.py": {"chaos proxy"},
+    "tools/shardfleet_local/rig/proxy.py": {"chaos proxy"},
     "tools/shardfleet_local/dashboard/server.py": {"dashboard"},
 }
 LISTENS = re.compile(r"(create_server|start_server|\w*HTTPServer|\w*UnixServer|Listener)$")

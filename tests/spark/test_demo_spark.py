@@ -1,11 +1,10 @@
 """The demo's Spark half on real Spark: aggregates and a split on the way."""
 
 import asyncio
-import time
 
 import pytest
 
-from shardfleet_local.rig.feed import FeedPace, feed_stream
+from shardfleet_local.rig.feed import feed_stream
 from shardfleet_local.rig.source import click_stream
 from shardfleet_local.rig.spark_part import run_spark, why_not
 
@@ -20,8 +19,8 @@ def test_figures_out_of_spark_are_those_of_the_input(embedded_aws, make_stream, 
     records = click_stream(1_200, seed=seed, visitors=30).records
 
     def feed(part):
-        pace = FeedPace(0, tick_records=300)
-        asyncio.run(feed_stream(part, embedded_aws, stream_arn=described["StreamARN"], pace=pace))
+        stream_arn = described["StreamARN"]
+        asyncio.run(feed_stream(part, embedded_aws, stream_arn=stream_arn, duration_ms=0))
 
     feed(records[:600])
     client.split_shard(
@@ -30,9 +29,7 @@ def test_figures_out_of_spark_are_those_of_the_input(embedded_aws, make_stream, 
     client.get_waiter("stream_exists").wait(StreamName=stream)
     feed(records[600:])
 
-    found = run_spark(
-        embedded_aws, records, stream_name=stream, now_ms=lambda: int(time.time() * 1000)
-    )
+    found = run_spark(embedded_aws, records, stream)
 
     assert found.skipped == ""
     assert found.wrong == []

@@ -1,6 +1,7 @@
 """A stream's records, ledgers and outcomes, made up for tests of what reads them."""
 
 import random
+from pathlib import Path
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
@@ -8,13 +9,12 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.producer.settings import ProducerCounts, Receipt
 from shardfleet_local.rig.feed import SentRecord
-from shardfleet_local.rig.incidents import IncidentLog
+from shardfleet_local.rig.incidents import FleetDisturbance
 from shardfleet_local.rig.ledger import HandledRecord, LedgerLine
 from shardfleet_local.rig.outcome import Outcome
-from shardfleet_local.rig.recovery import Blackout, Kill, recoveries
+from shardfleet_local.rig.profiles import RunOptions
 from shardfleet_local.rig.source import Source
-from shardfleet_local.rig.timeline import FleetDisturbance
-from shardfleet_local.rig.verdict import FirstDeliveries, unsettled_leases, verdict
+from shardfleet_local.rig.verdict import Deliveries, recoveries, unsettled_leases, verdict
 
 BEGAN_MS = 1_790_000_000_000
 
@@ -102,29 +102,24 @@ def a_ledger(source, sent):
     return sorted(lines, key=lambda line: line.at_ms)
 
 
-def an_incident_log():
-    kills = [
-        Kill(at_ms=BEGAN_MS + at * 1000, pid=100 + place, shard_ids=(shard_id(1), shard_id(3)))
-        for place, at in enumerate(KILLS_S)
-    ]
-    begin_ms, end_ms = (BEGAN_MS + at * 1000 for at in THROTTLE_S)
+def happenings():
     told = [
-        *((at, "kill", f"kill -9 of worker process {100 + n}, it") for n, at in enumerate(KILLS_S)),
+        *((at, "kill worker", f"kill -9 of {100 + n}") for n, at in enumerate(KILLS_S)),
         (SPLIT_S, "split", "split of shard 0"),
         (MERGE_S, "merge", "merge of shard 4 and shard 5"),
-        (48, "kill", "kill -9 of manager process 77"),
+        (48, "kill manager", "kill -9 of manager process 77"),
         (THROTTLE_S[0], "throttle", "shard 2 refuses every read for 60 s"),
     ]
-    return IncidentLog(
-        happenings=[
-            FleetDisturbance(at_ms=BEGAN_MS + at * 1000, kind=kind, text=text)
-            for at, kind, text in sorted(told)
-        ],
-        kills=kills,
-        manager_kills=1,
-        blackouts=[Blackout(shard_id=shard_id(2), from_ms=begin_ms, until_ms=end_ms)],
-        reshards=2,
-    )
+    about = {
+        "kill worker": {"shard_ids": (shard_id(1), shard_id(3))},
+        "throttle": {"shard_ids": (shard_id(2),), "until_ms": BEGAN_MS + THROTTLE_S[1] * 1000},
+    }
+    return [
+        FleetDisturbance(
+            at_ms=BEGAN_MS + at * 1000, kind=kind, text=text, pid=100, **about.get(kind, {})
+        )
+        for at, kind, text in sorted(told)
+    ]
 
 
 def an_outcome(seed=1, *, lose=(), seconds=120, rejects=None):
@@ -132,26 +127,24 @@ def an_outcome(seed=1, *, lose=(), seconds=120, rejects=None):
     source = random.Random(seed)
     sent = a_feed(source, seconds)
     lines = a_ledger(source, [record for record in sent if record.number not in lose])
-    log = an_incident_log()
+    done = happenings()
     shards = [
         a_shard(n, parents=PARENTS.get(shard_id(n), ()), is_open=n in {1, 2, 3, 6})
         for n in range(7)
     ]
     leases = [a_lease(n, str(10**55 + n) if shards[n].is_open else "SHARD_END") for n in range(7)]
-    deliveries = FirstDeliveries()
-    deliveries.sent(sent)
-    for line in lines:
-        deliveries.handled(line)
     return Outcome(
-        source=Source(name="made-up.jsonl", records=(), rejects=rejects or {}),
-        seed=seed,
-        enforce_iam=False,
+        options=RunOptions(
+            source=Source(name="made-up.jsonl", records=(), rejects=rejects or {}),
+            folder=Path(),
+            seed=seed,
+        ),
         verdict=verdict(sent, lines, shards=shards),
         unsettled=unsettled_leases(shards, leases),
-        recoveries=recoveries(log.kills, lines, sent=sent, blackouts=log.blackouts),
-        log=log,
+        recoveries=recoveries(done, lines, sent=sent),
+        happenings=done,
         sent=sent,
-        first_handled_ms=deliveries.first_ms,
+        first_handled_ms=Deliveries.of(sent, lines).first_ms,
         counts=ProducerCounts(misrouted=2),
         shards=shards,
         leases=leases,
@@ -160,5 +153,6 @@ def an_outcome(seed=1, *, lose=(), seconds=120, rejects=None):
         began_ms=BEGAN_MS,
         fed_ms=BEGAN_MS + seconds * 1000,
         ended_ms=max(line.at_ms for line in lines),
+        settled_ms=BEGAN_MS + seconds * 1000 + 4_200,
         wall_ms=151_000,
     )

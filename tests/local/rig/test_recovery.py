@@ -1,9 +1,17 @@
 """How long a killed worker's shards stood still."""
 
-from shardfleet_local.rig.recovery import Blackout, Kill, recoveries
+from shardfleet_local.rig.incidents import KILL_WORKER, THROTTLE, FleetDisturbance
+from shardfleet_local.rig.verdict import recoveries
 from tests.local.rig.builders import BEGAN_MS, a_line, a_sent, shard_id
 
-KILL = Kill(at_ms=BEGAN_MS + 1_000, pid=1, shard_ids=(shard_id(0),))
+
+def a_happening(kind, *, at_ms=BEGAN_MS, until_ms=0):
+    return FleetDisturbance(
+        at_ms=at_ms, kind=kind, text="", pid=1, shard_ids=(shard_id(0),), until_ms=until_ms
+    )
+
+
+KILL = a_happening(KILL_WORKER, at_ms=BEGAN_MS + 1_000)
 BEFORE, AFTER = a_sent(1), a_sent(2, at_ms=BEGAN_MS + 1_500)
 
 
@@ -35,9 +43,9 @@ def test_a_shard_for_which_nothing_more_came_does_not_count():
 
 
 def test_a_shard_that_is_refused_at_the_time_of_the_kill_does_not_count():
-    throttled = Blackout(shard_id=shard_id(0), from_ms=BEGAN_MS, until_ms=BEGAN_MS + 60_000)
-    over = Blackout(shard_id=shard_id(0), from_ms=BEGAN_MS, until_ms=KILL.at_ms)
+    throttled = a_happening(THROTTLE, until_ms=BEGAN_MS + 60_000)
+    over = a_happening(THROTTLE, until_ms=KILL.at_ms)
     lines = [a_line(AFTER, pid=2, at_ms=KILL.at_ms + 800)]
 
-    assert recoveries([KILL], lines, sent=[AFTER], blackouts=[throttled]) == []
-    assert len(recoveries([KILL], lines, sent=[AFTER], blackouts=[over])) == 1
+    assert recoveries([KILL, throttled], lines, sent=[AFTER]) == []
+    assert len(recoveries([KILL, over], lines, sent=[AFTER])) == 1

@@ -66,7 +66,7 @@ def test_a_good_run_says_so_first_and_tells_what_was_done(good):
     assert "Nothing was lost, and every key kept its order." in text
     assert "a worker was killed 4 times, the manager once" in text
     assert "resharded twice" in text
-    for happening in good.log.happenings:
+    for happening in good.happenings:
         assert happening.text in text
 
 
@@ -83,7 +83,7 @@ def test_a_run_of_which_nothing_was_handled_can_be_reported(good):
 
 
 def test_the_result_has_every_field_that_is_promised(good, tmp_path):
-    write_result(good, tmp_path / "result.json")
+    write_result(good, tmp_path)
     result = json.loads((tmp_path / "result.json").read_text())
 
     assert {

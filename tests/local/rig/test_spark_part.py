@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 from shardfleet.domain.delivery.record_ids import with_record_id
 from shardfleet_local.rig.feed import InputRecord
 from shardfleet_local.rig.outcome import result_of
+from shardfleet_local.rig.report import spark_section
 from shardfleet_local.rig.spark_part import (
     MicroBatch,
     SparkOutcome,
@@ -19,7 +20,6 @@ from shardfleet_local.rig.spark_part import (
     integer_fields,
     micro_batch,
 )
-from shardfleet_local.rig.spark_section import spark_section
 from tests.local.rig.builders import an_outcome
 
 

@@ -1,8 +1,8 @@
 """Lag and throughput of each shard over time, and the live counts."""
 
-from shardfleet_local.rig.progress import Progress, shard_views
-from shardfleet_local.rig.timeline import shard_series
-from tests.local.rig.builders import BEGAN_MS, a_lease, a_line, a_sent, a_shard, shard_id
+from shardfleet_local.rig.charts import shard_series
+from shardfleet_local.rig.verdict import Deliveries
+from tests.local.rig.builders import BEGAN_MS, a_line, a_sent, shard_id
 
 
 def series(sent, handled, *, seconds=6):
@@ -38,25 +38,15 @@ def test_every_record_is_counted_in_one_step_of_its_own_shard():
     assert [sum(each.handled) for each in found] == [20, 20]
 
 
-def test_progress_counts_a_position_once_whichever_side_comes_first():
-    progress = Progress(total=3)
-    first, second = a_sent(1), a_sent(2)
+def test_a_record_counts_once_whichever_side_of_it_comes_first():
+    deliveries, (first, second) = Deliveries(), (a_sent(1), a_sent(2))
 
-    progress.note_handled([a_line(first), a_line(first)])
-    progress.note_sent([first, second])
+    deliveries.note_handled([a_line(first), a_line(first)])
+    assert deliveries.foreign == 2
+    deliveries.note_sent([first, second])
 
-    assert (progress.sent, progress.handled) == (2, 1)
-    assert progress.lag_ms(shard_id(0), now_ms=BEGAN_MS + 700) == 700
-    progress.note_handled([a_line(second)])
-    assert progress.lag_ms(shard_id(0), now_ms=BEGAN_MS + 900) == 0
-
-
-def test_a_view_shows_each_shard_with_its_lease_if_there_is_one():
-    views = shard_views(
-        Progress(total=0), [a_shard(1), a_shard(0)], leases=[a_lease(0)], now_ms=BEGAN_MS
-    )
-
-    assert [(v.shard.shard_id, v.lease is None) for v in views] == [
-        (shard_id(0), False),
-        (shard_id(1), True),
-    ]
+    assert (deliveries.sent, deliveries.handled[shard_id(0)], deliveries.foreign) == (2, 1, 0)
+    assert (deliveries.lost, deliveries.duplicates) == ([2], 1)
+    assert deliveries.lag_ms(shard_id(0), now_ms=BEGAN_MS + 700) == 700
+    deliveries.note_handled([a_line(second)])
+    assert deliveries.lag_ms(shard_id(0), now_ms=BEGAN_MS + 900) == 0

@@ -10,8 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from shardfleet.adapters.dynamodb.items import lease_from_item
-from shardfleet_local.chaos.faults import FaultDice
-from shardfleet_local.chaos.proxy import FaultyProxy
+from shardfleet_local.rig.proxy import FaultDice, FaultyProxy
 from tests.spark.kills import processes, program
 from tests.spark.kills.driver import LOCAL
 from tests.spark.kills.load import Load

@@ -20,7 +20,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from shardfleet.adapters.system import SystemClock
 from shardfleet.errors import ShardfleetError
 from shardfleet_local.acceptance.deployment import Deployment
-from shardfleet_local.acceptance.feeding import Feeder
 from shardfleet_local.acceptance.left_behind import left_behind, tagged
 from shardfleet_local.acceptance.measured import Measured, Say, Shown, StepRow
 from shardfleet_local.acceptance.notes import BatchNotes
@@ -28,6 +27,7 @@ from shardfleet_local.acceptance.plan import DESTROY_MS, MINUTES_MOST, Acceptanc
 from shardfleet_local.acceptance.scene import Scene, StepFailed
 from shardfleet_local.acceptance.steps import STEPS, Step
 from shardfleet_local.aws.deploy import StackOutputs
+from shardfleet_local.rig.feed import Feeder
 
 GONE_MS = 60_000
 """How long a service may go on listing what is deleted."""

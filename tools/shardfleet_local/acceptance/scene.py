@@ -16,12 +16,11 @@ from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import Clock
 from shardfleet.errors import ShardfleetError
 from shardfleet_local.acceptance.deployment import Deployment
-from shardfleet_local.acceptance.feeding import Feeder
 from shardfleet_local.acceptance.notes import BatchNotes
 from shardfleet_local.acceptance.plan import AcceptanceSize
 from shardfleet_local.aws.deploy import StackOutputs
-from shardfleet_local.rig.feed import SentRecord
-from shardfleet_local.rig.verdict import FirstDeliveries, RunVerdict, verdict
+from shardfleet_local.rig.feed import Feeder, SentRecord
+from shardfleet_local.rig.verdict import Deliveries, RunVerdict, verdict
 
 _LOOK_EVERY_MS = 500
 _COMMAND_LIMIT_S = 240
@@ -71,11 +70,7 @@ class Scene:
 
     def first_ms(self) -> dict[int, int]:
         """Return when each record was first handled, by its number, as far as is noted."""
-        deliveries = FirstDeliveries()
-        deliveries.sent(self.sent)
-        for line in self.notes.lines:
-            deliveries.handled(line)
-        return deliveries.first_ms
+        return Deliveries.of(self.sent, self.notes.lines).first_ms
 
     async def verdict(self) -> RunVerdict:
         """Judge everything so far."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from shardfleet.errors import ConfigurationError, ShardfleetError
@@ -60,8 +61,8 @@ class DeployTarget(Protocol):
     def region(self) -> str:
         """Of everything."""
 
-    def client(self, service: str) -> Any:
-        """Make a boto3 client."""
+    def client(self, service: str, config: Config | None = None) -> Any:
+        """Return a boto3 client."""
 
 
 @dataclass(frozen=True, kw_only=True)

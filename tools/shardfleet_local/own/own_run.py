@@ -14,7 +14,7 @@ from shardfleet.domain.slots.failure import CRASHES, FailureKind
 from shardfleet_local.own.handler_output import HandlerOutput
 from shardfleet_local.own.own_code import staged
 from shardfleet_local.rig.assembly_cache import AssemblyCache
-from shardfleet_local.rig.feed import FeedPace, SentRecord, feed_stream
+from shardfleet_local.rig.feed import SentRecord, feed_stream
 from shardfleet_local.rig.fleet import FleetPlan, RunningFleet, running_fleet
 from shardfleet_local.rig.source import Source
 from shardfleet_local.rig.tables import opened_tables
@@ -183,7 +183,7 @@ async def _run(
     say(f"feeding {len(records):,} records of {options.source.name}")
     output = _output_of(fleet)
     feeding = asyncio.create_task(
-        feed_stream(records, fleet.aws, stream_arn=fleet.stream_arn, pace=FeedPace(0))
+        feed_stream(records, fleet.aws, stream_arn=fleet.stream_arn, duration_ms=0)
     )
     while not feeding.done():
         await asyncio.to_thread(_print_new, output, printed)
@@ -244,16 +244,14 @@ async def _seen(
     fleet: RunningFleet, *, now_ms: int
 ) -> tuple[Sequence[StopNote], Sequence[FailureRow]]:
     """Read which shards a failing record has stopped, and what workers fail of."""
-    async with opened_tables(fleet) as tables:
-        stops, slots = await asyncio.gather(tables.state.stops(), tables.state.slots())
+    async with opened_tables(fleet) as (_, state):
+        stops, slots = await asyncio.gather(state.stops(), state.slots())
     return stops, failures((each.slot for each in slots), now_ms=now_ms)
 
 
 def _output_of(fleet: RunningFleet) -> HandlerOutput:
-    function = fleet.aws.client("lambda").get_function_configuration(
-        FunctionName=fleet.worker_function
-    )
-    return HandlerOutput(fleet.aws.client("logs"), function["LoggingConfig"]["LogGroup"])
+    group = fleet.function("WorkerFunction")["LoggingConfig"]["LogGroup"]
+    return HandlerOutput(fleet.aws.client("logs"), group)
 
 
 def _print_new(output: HandlerOutput, printed: Callable[[str], None]) -> None:

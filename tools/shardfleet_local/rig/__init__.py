@@ -1,11 +1,15 @@
 """
 The rig: one idea, a fleet that is deployed, fed, disturbed and judged; demo and chaos are its runs.
 
-    source.py    the records: a file of the user's, or a generated click stream
-    fleet.py     `running_fleet`: synthesize, start, deploy
-    feed.py      a steady feed through the producer, and where each record went
-    ledger.py    what handlers finished, in order (probe/ is the witness in the worker processes)
-    verdict.py   what was sent against what was handled
+    source.py      the records: a file of the user's, or a generated click stream
+    fleet.py       deploys: `running_fleet` on the embedded AWS (assembly_cache.py)
+    feed.py        feeds: through the producer, and notes where each record went
+    incidents.py   disturbs: kills, freezes, reshards; proxy.py lets calls fail
+    ledger.py      what handlers finished, in order (probe/ is the witness in the workers)
+    verdict.py     judges: what was sent against what was handled, leases, recoveries
+    run.py         one run of a profile (profiles.py), which live.py shows
+    outcome.py     what came of it, as `result.json`; report.py and charts.py, for a person
+    spark_part.py  the same stream through Spark
 
 Tests use these too: feed a `running_fleet`, do something to it, and ask for the `verdict`.
 """

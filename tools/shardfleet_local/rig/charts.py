@@ -1,9 +1,14 @@
-"""Charts as SVG text: throughput of all shards, and the lag of each; one time axis for both."""
+"""
+Charts as SVG text: throughput of all shards, the lag of each, and Spark's micro-batches.
+
+Lag is exact, not sampled: at any moment the age of the oldest record of the shard that was sent
+and not yet handled (for the first time); zero when there is none.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -16,8 +21,18 @@ from shardfleet_local.pages.parts import (
     time_axis,
     value_axis,
 )
-from shardfleet_local.rig.incidents import short
-from shardfleet_local.rig.timeline import FleetDisturbance, ShardSeries
+from shardfleet_local.rig.feed import SentRecord
+from shardfleet_local.rig.incidents import (
+    KILL_MANAGER,
+    KILL_WORKER,
+    MERGE,
+    SPLIT,
+    THROTTLE,
+    FleetDisturbance,
+    of_kind,
+    short,
+)
+from shardfleet_local.rig.spark_part import MicroBatch
 
 WIDTH = 1080
 LEFT = 112
@@ -38,7 +53,14 @@ _SMOOTHED_STEPS = 3
 
 _LAG_UNIT_MS = 200
 _LAG_TICKS_MS = (1_000, 10_000, 60_000)
-_KINDS = {"kill": "kill", "split": "reshard", "merge": "reshard", "throttle": "throttle"}
+LOOKS = {
+    **dict.fromkeys((KILL_WORKER, KILL_MANAGER), "kill"),
+    **dict.fromkeys((SPLIT, MERGE), "reshard"),
+    THROTTLE: "throttle",
+}
+"""The style's class of what was done."""
+
+_SPARK_TOP, _SPARK_HEIGHT, _SPARK_GAP = 10, 150, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +101,86 @@ class TimeAxis:
             (self.x(self.began_ms + s * 1000), f"{s // 60}:{s % 60:02d}")
             for s in range(0, math.floor(length_s) + 1, every_s)
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSeries:
+    """
+    One shard over the time of a run, in steps of equal length.
+
+    Attributes:
+        shard_id: the shard.
+        lag_ms: greatest lag in each step.
+        handled: records first handled in each step.
+        first_ms: when its first record was sent.
+        last_ms: when its last record was handled.
+
+    """
+
+    shard_id: str
+    lag_ms: tuple[int, ...]
+    handled: tuple[int, ...]
+    first_ms: int
+    last_ms: int
+
+
+def shard_series(
+    sent: Sequence[SentRecord],
+    first_handled_ms: Mapping[int, int],
+    *,
+    began_ms: int,
+    ended_ms: int,
+    step_ms: int,
+) -> list[ShardSeries]:
+    """
+    Return the series of every shard that got a record, ordered by shard.
+
+    Args:
+        sent: what was sent, per shard in the order of sending.
+        first_handled_ms: number of a record to when it was first handled.
+        began_ms: the begin of step 0, epoch milliseconds.
+        ended_ms: the end of the last step, at least.
+        step_ms: length of a step.
+
+    """
+    steps = max(1, -(-(ended_ms - began_ms) // step_ms))
+    by_shard: dict[str, list[tuple[int, int]]] = {}
+    for record in sent:
+        handled_ms = first_handled_ms.get(record.number, ended_ms)
+        by_shard.setdefault(record.receipt.shard_id, []).append((record.sent_ms, handled_ms))
+    return [
+        ShardSeries(
+            shard_id=shard_id,
+            lag_ms=_lag(pairs, began_ms=began_ms, steps=steps, step_ms=step_ms),
+            handled=_handled(pairs, began_ms=began_ms, steps=steps, step_ms=step_ms),
+            first_ms=pairs[0][0],
+            last_ms=max(handled for _, handled in pairs),
+        )
+        for shard_id, pairs in sorted(by_shard.items())
+    ]
+
+
+def _handled(
+    pairs: Sequence[tuple[int, int]], *, began_ms: int, steps: int, step_ms: int
+) -> tuple[int, ...]:
+    counts = [0] * steps
+    for _, handled_ms in pairs:
+        counts[min(steps - 1, max(0, (handled_ms - began_ms) // step_ms))] += 1
+    return tuple(counts)
+
+
+def _lag(
+    pairs: Sequence[tuple[int, int]], *, began_ms: int, steps: int, step_ms: int
+) -> tuple[int, ...]:
+    """Return each step's greatest age of a record that waited in it."""
+    lags = [0] * steps
+    for sent_ms, handled_ms in pairs:
+        first = max(0, (sent_ms - began_ms) // step_ms)
+        last = min(steps - 1, (handled_ms - began_ms) // step_ms)
+        for step in range(first, last + 1):
+            until_ms = min(handled_ms, began_ms + (step + 1) * step_ms)
+            lags[step] = max(lags[step], until_ms - sent_ms)
+    return tuple(lags)
 
 
 def throughput_chart(
@@ -146,7 +248,6 @@ def lag_chart(
     axis: TimeAxis,
     *,
     happenings: Sequence[FleetDisturbance],
-    throttled: Callable[[str], Iterable[tuple[int, int]]],
 ) -> str:
     """
     Return the lag of each shard, one row per shard, on a scale that shows 0.2 s and 60 s.
@@ -154,8 +255,7 @@ def lag_chart(
     Args:
         series: the shards.
         axis: time.
-        happenings: marked by lines through all rows.
-        throttled: per shard id the times, epoch milliseconds, at which reads were refused.
+        happenings: marked by lines through all rows, times of refused reads in their shard's.
 
     """
     bottom = BADGES / 2 + len(series) * (LAG_ROW + LAG_GAP)
@@ -163,7 +263,7 @@ def lag_chart(
     most = max(_scaled(60_000), *(_scaled(max(each.lag_ms)) for each in series)) * 1.04
     for position, each in enumerate(series):
         floor = BADGES / 2 + (position + 1) * (LAG_ROW + LAG_GAP) - LAG_GAP
-        bands = list(throttled(each.shard_id))
+        bands = [h for h in of_kind(happenings, THROTTLE) if each.shard_id in h.shard_ids]
         parts += _lag_row(
             each, axis, floor=floor, most=most, colour=colour_of(position), bands=bands
         )
@@ -178,7 +278,7 @@ def _lag_row(
     floor: float,
     most: float,
     colour: str,
-    bands: Sequence[tuple[int, int]],
+    bands: Sequence[FleetDisturbance],
 ) -> list[str]:
     def y(lag_ms: float) -> float:
         return floor - _scaled(lag_ms) / most * LAG_ROW
@@ -190,8 +290,8 @@ def _lag_row(
             f'height="{LAG_ROW}" class="life"/>'
         )
     ]
-    for from_ms, until_ms in bands:
-        left, right = axis.x(from_ms), axis.x(until_ms)
+    for band in bands:
+        left, right = axis.x(band.at_ms), axis.x(band.until_ms)
         parts.append(
             f'<rect x="{left:.1f}" y="{floor - LAG_ROW:.1f}" width="{right - left:.1f}" '
             f'height="{LAG_ROW}" class="band"/><text x="{left + 5:.1f}" '
@@ -240,7 +340,7 @@ def _markers(
 ) -> str:
     parts = []
     for number, each in enumerate(happenings, start=1):
-        x, kind = axis.x(each.at_ms), _KINDS.get(each.kind, "other")
+        x, kind = axis.x(each.at_ms), LOOKS.get(each.kind, "other")
         parts.append(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}" class="mark {kind}"/>'
         )
@@ -251,3 +351,36 @@ def _markers(
                 f'<text x="{x:.1f}" y="{top - 10}">{number}</text></g>'
             )
     return "".join(parts)
+
+
+def spark_chart(batches: Sequence[MicroBatch]) -> str:
+    """Return the records a second of each micro-batch, and what is still to be read as a line."""
+    if not batches:
+        return ""
+    ended_ms = max(each.began_ms + each.took_ms for each in batches)
+    axis = TimeAxis(began_ms=batches[0].began_ms, ended_ms=ended_ms, step_ms=1_000)
+    bottom = _SPARK_TOP + _SPARK_HEIGHT
+    pace = [each.rows * 1000 / max(1, each.took_ms) for each in batches]
+    most = nice_ceiling(max(1.0, *pace))
+
+    def y(value: float) -> float:
+        return bottom - value / most * _SPARK_HEIGHT
+
+    ticks = [(value, f"{value:,.0f}") for value in quarters(most)]
+    parts = time_axis(axis.ticks(), top=_SPARK_TOP, bottom=bottom)
+    parts += value_axis(ticks, y, left=LEFT, right=WIDTH - RIGHT)
+    total = left = sum(each.rows for each in batches)
+    points = [(axis.x(axis.began_ms), _SPARK_TOP + 0.0)]
+    for each, rate in zip(batches, pace, strict=True):
+        begin, end = axis.x(each.began_ms), axis.x(each.began_ms + each.took_ms)
+        parts.append(
+            f'<rect x="{begin:.1f}" y="{y(rate):.1f}" '
+            f'width="{max(1.0, end - begin - _SPARK_GAP):.1f}" height="{bottom - y(rate):.1f}" '
+            f'fill="{colour_of(0)}" opacity="0.8"><title>{each.rows:,} records in '
+            f"{each.took_ms / 1000:.1f} s; {each.behind_ms / 1000:.0f} s behind the newest record"
+            "</title></rect>"
+        )
+        left -= each.rows
+        points.append((end, bottom - left / max(1, total) * _SPARK_HEIGHT))
+    parts.append(f'<path d="{path(points)}" class="sent"/>')
+    return svg(WIDTH, bottom + AXIS, parts, label="Throughput and lag of Spark")

@@ -28,6 +28,7 @@ from shardfleet_local.aws.launcher import EmbeddedAws, EmbeddedAwsFailed, Worker
 from shardfleet_local.aws.settings import AwsBehaviour
 from shardfleet_local.rig.assembly_cache import AssemblyCache, key_of
 from shardfleet_local.rig.ledger import DemoLedger
+from shardfleet_local.rig.proxy import FaultDice, FaultyProxy
 
 HANDLER_VARIABLE = "SHARDFLEET_HANDLER"
 FUNCTION_VARIABLE = "SHARDFLEET_HANDLER_FUNCTION"
@@ -48,6 +49,7 @@ class FleetPlan:
         environment: further variables for the worker and manager processes.
         behaviour: how the services behave (default: quotas on, and kind).
         cache: where the synthesized assembly is looked for first, and kept.
+        dice: which of the functions' calls to AWS go wrong (default: none).
 
     """
 
@@ -57,6 +59,7 @@ class FleetPlan:
     environment: Mapping[str, str] = field(default_factory=dict)
     behaviour: AwsBehaviour = field(default_factory=AwsBehaviour)
     cache: AssemblyCache | None = None
+    dice: FaultDice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,13 @@ class RunningFleet:
     def manager_function(self) -> str:
         """The function that assigns leases."""
         return self.stack.outputs["ManagerFunction"]
+
+    def function(self, output: str) -> dict[str, Any]:
+        """Return the configuration of a function, by the stack's output with its name."""
+        client = self.aws.client("lambda")
+        name = self.stack.outputs[output]
+        configuration: dict[str, Any] = client.get_function_configuration(FunctionName=name)
+        return configuration
 
     def workers(self) -> list[WorkerProcess]:
         """List the live worker processes."""
@@ -192,11 +202,18 @@ def running_fleet(
         template = synthesized(Path(folder) / "cdk.out", plan, say=say)
         variables = {**plan.environment, **ledger.environment(handler_of(template))}
         say("starting an embedded AWS")
-        with EmbeddedAws(
-            enforce_iam=plan.enforce_iam,
-            lambda_environment=variables,
-            behaviour=plan.behaviour,
-        ) as aws:
+        with contextlib.ExitStack() as opened:
+            aws = opened.enter_context(
+                EmbeddedAws(
+                    enforce_iam=plan.enforce_iam,
+                    lambda_environment=variables,
+                    behaviour=plan.behaviour,
+                )
+            )
+            if plan.dice:
+                proxy = FaultyProxy(aws.endpoint_url, plan.dice, key=aws.key)
+                opened.enter_context(proxy)
+                aws.set_lambda_environment({**variables, **proxy.environment()})
             say("deploying the stack")
             name = template.name.removesuffix(".template.json")
             stack = deploy(template.parent, name, aws)

@@ -5,25 +5,24 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from shardfleet.domain.leases.lease import Lease
-from shardfleet_local.rig.incidents import short
-from shardfleet_local.rig.progress import ShardView
-from shardfleet_local.rig.timeline import FleetDisturbance
+from shardfleet.domain.stream.shards import Shard
+from shardfleet_local.rig.incidents import FleetDisturbance, short
+from shardfleet_local.rig.proxy import FaultDice
+from shardfleet_local.rig.verdict import Deliveries
 
 PLAIN_EVERY_MS = 5_000
 """Without a terminal: time between two lines."""
 
 HAPPENINGS_SHOWN = 6
-_COLOURS = {"kill": "red", "split": "magenta", "merge": "magenta", "throttle": "yellow"}
 _LATE_MS = 5_000
 _DIGITS_SHOWN = 10
 
@@ -34,21 +33,59 @@ class RunSnapshot:
     A run at one moment.
 
     Attributes:
-        elapsed_ms: since the feed began.
         total: records to feed.
-        sent: accepted by the stream.
-        handled: handled at least once.
+        elapsed_ms: since the feed began.
+        now_ms: epoch milliseconds.
+        deliveries: what was sent and handled.
+        shards: as listed.
+        leases: by shard.
         workers: live worker processes.
-        views: the shards.
+        dice: which calls went wrong.
 
     """
 
-    elapsed_ms: int
     total: int
-    sent: int
-    handled: int
+    elapsed_ms: int
+    now_ms: int
+    deliveries: Deliveries
+    shards: Sequence[Shard]
+    leases: Mapping[str, Lease]
     workers: int
-    views: Sequence[ShardView]
+    dice: FaultDice | None
+
+    def lag_ms(self, shard: Shard) -> int:
+        """Return the age of the oldest record of a shard that waits."""
+        return self.deliveries.lag_ms(shard.shard_id, now_ms=self.now_ms)
+
+    def line(self) -> str:
+        """Return it in a line."""
+        deliveries, dice = self.deliveries, self.dice
+        lag_ms = max(map(self.lag_ms, self.shards), default=0)
+        calls = f", {dice.errors:,} of {dice.calls:,} calls went wrong" if dice else ""
+        return (
+            f"{clock_text(self.elapsed_ms)}  {len(deliveries.first_ms):,} of {self.total:,} "
+            f"handled, {deliveries.sent:,} sent, {sum(s.is_open for s in self.shards)} open "
+            f"shards, {self.workers} workers, greatest lag {seconds_text(lag_ms)}{calls}"
+        )
+
+    def table(self) -> Table:
+        """Return the shards as a table."""
+        table = Table("shard", "", "owner", title=self.line(), title_justify="left")
+        for heading in ("counter", "checkpoint", "handled", "lag"):
+            table.add_column(heading, justify="right")
+        for shard in self.shards:
+            lease, lag_ms = self.leases.get(shard.shard_id), self.lag_ms(shard)
+            table.add_row(
+                short(shard.shard_id),
+                "open" if shard.is_open else "closed",
+                owner_text(lease),
+                str(lease.lease_counter) if lease else "",
+                checkpoint_text(lease),
+                f"{self.deliveries.handled[shard.shard_id]:,}",
+                Text(seconds_text(lag_ms), style="yellow" if lag_ms > _LATE_MS else ""),
+                style="" if shard.is_open else "dim",
+            )
+        return table
 
 
 class Display:
@@ -63,16 +100,9 @@ class Display:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: Live | None = None
-        self._happenings: deque[tuple[int, FleetDisturbance]] = deque(maxlen=HAPPENINGS_SHOWN)
+        self._happenings: deque[str] = deque(maxlen=HAPPENINGS_SHOWN)
         self._began_ms = 0
-        self._next_line_ms = 0.0
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=40),
-            MofNCompleteColumn(),
-            console=console,
-        )
-        self._task = self._bar.add_task("handled", total=None)
+        self._next_line_ms = 0
 
     def say(self, text: str) -> None:
         """Print one line."""
@@ -85,76 +115,22 @@ class Display:
         if not self._console.is_terminal:
             yield
             return
-        with Live(console=self._console, refresh_per_second=4, transient=True) as live:
-            self._live = live
-            try:
-                yield
-            finally:
-                self._live = None
+        with Live(console=self._console, refresh_per_second=4, transient=True) as self._live:
+            yield
 
     def happened(self, happening: FleetDisturbance) -> None:
         """Show something that was done to the fleet."""
-        after_ms = happening.at_ms - self._began_ms
-        self._happenings.append((after_ms, happening))
+        self._happenings.append(f"{clock_text(happening.at_ms - self._began_ms)}  {happening.text}")
         if not self._console.is_terminal:
-            self.say(f"{clock_text(after_ms)}  {happening.text}")
+            self.say(self._happenings[-1])
 
     def update(self, snapshot: RunSnapshot) -> None:
         """Show the run as it is now."""
-        self._bar.update(self._task, total=snapshot.total, completed=snapshot.handled)
         if self._live is not None:
-            self._live.update(self._screen(snapshot))
+            self._live.update(Group(snapshot.table(), *map(Text, self._happenings)))
         elif snapshot.elapsed_ms >= self._next_line_ms:
             self._next_line_ms = snapshot.elapsed_ms + PLAIN_EVERY_MS
-            self.say(_line(snapshot))
-
-    def _screen(self, snapshot: RunSnapshot) -> RenderableType:
-        parts: list[RenderableType] = [_table(snapshot), self._bar]
-        for after_ms, happening in self._happenings:
-            colour = _COLOURS.get(happening.kind, "white")
-            parts.append(Text(f"{clock_text(after_ms)}  {happening.text}", style=colour))
-        return Group(*parts)
-
-
-def _table(snapshot: RunSnapshot) -> Table:
-    table = Table(
-        title=f"{clock_text(snapshot.elapsed_ms)}  {snapshot.sent:,} of {snapshot.total:,} "
-        f"records sent, {snapshot.workers} worker processes",
-        title_justify="left",
-    )
-    for heading, justify in (
-        ("shard", "left"),
-        ("", "left"),
-        ("owner", "left"),
-        ("counter", "right"),
-        ("checkpoint", "right"),
-        ("handled", "right"),
-        ("lag", "right"),
-    ):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
-    for view in snapshot.views:
-        lease = view.lease
-        table.add_row(
-            short(view.shard.shard_id),
-            "open" if view.shard.is_open else "closed",
-            owner_text(lease),
-            str(lease.lease_counter) if lease else "",
-            checkpoint_text(lease),
-            f"{view.handled:,}",
-            Text(seconds_text(view.lag_ms), style="yellow" if view.lag_ms > _LATE_MS else ""),
-            style="" if view.shard.is_open else "dim",
-        )
-    return table
-
-
-def _line(snapshot: RunSnapshot) -> str:
-    open_shards = sum(view.shard.is_open for view in snapshot.views)
-    lag_ms = max((view.lag_ms for view in snapshot.views), default=0)
-    return (
-        f"{clock_text(snapshot.elapsed_ms)}  {snapshot.handled:,} of {snapshot.total:,} handled, "
-        f"{snapshot.sent:,} sent, {open_shards} open shards, {snapshot.workers} workers, "
-        f"greatest lag {seconds_text(lag_ms)}"
-    )
+            self.say(snapshot.line())
 
 
 def owner_text(lease: Lease | None) -> str:

@@ -1,8 +1,9 @@
-"""The outcome of a demo: what is judged, what is counted, and `result.json`."""
+"""The outcome of a run: what is judged, what is counted, and `result.json`."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,21 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.producer.settings import ProducerCounts
 from shardfleet_local.rig.feed import SentRecord
-from shardfleet_local.rig.incidents import IncidentLog
-from shardfleet_local.rig.recovery import ShardRecovery
-from shardfleet_local.rig.source import Source
+from shardfleet_local.rig.incidents import (
+    FREEZE,
+    KILL_MANAGER,
+    KILL_WORKER,
+    MERGE,
+    SPLIT,
+    THROTTLE,
+    WRONG_ANSWER,
+    FleetDisturbance,
+    of_kind,
+)
+from shardfleet_local.rig.profiles import RunOptions
+from shardfleet_local.rig.proxy import FaultDice
 from shardfleet_local.rig.spark_part import SparkOutcome
-from shardfleet_local.rig.verdict import RunVerdict
+from shardfleet_local.rig.verdict import RunVerdict, ShardRecovery
 from shardfleet_ops.explain.answer import Explanation
 
 RECOVERY_WANTED_S = 5.0
@@ -26,16 +37,14 @@ RECOVERY_WANTED_S = 5.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """
-    Everything that is known at the end of a demo.
+    Everything that is known at the end of a run.
 
     Attributes:
-        source: what was fed.
-        seed: of all choices.
-        enforce_iam: whether roles had only their own rights.
+        options: what was to be done.
         verdict: what became of the records.
         unsettled: closed shards whose lease is wrong, and what is wrong.
         recoveries: of the kills.
-        log: what was done to the fleet.
+        happenings: what was done to the fleet.
         sent: every record's way into the stream.
         first_handled_ms: number of a record to when it was first handled.
         counts: what the producer went through.
@@ -46,19 +55,18 @@ class Outcome:
         began_ms: when the feed began, epoch milliseconds.
         fed_ms: when it was over.
         ended_ms: when everything was handled.
+        settled_ms: when every lease was seen as it should be, or was given up.
         wall_ms: the whole run, synthesis and start included.
         spark: what came out of Spark; None if that was not asked for.
         explained: why each lease is where it is, as `shardfleet explain` answers.
 
     """
 
-    source: Source
-    seed: int
-    enforce_iam: bool
+    options: RunOptions
     verdict: RunVerdict
     unsettled: Mapping[str, str]
     recoveries: Sequence[ShardRecovery]
-    log: IncidentLog
+    happenings: Sequence[FleetDisturbance]
     sent: Sequence[SentRecord]
     first_handled_ms: Mapping[int, int]
     counts: ProducerCounts
@@ -69,15 +77,29 @@ class Outcome:
     began_ms: int
     fed_ms: int
     ended_ms: int
+    settled_ms: int
     wall_ms: int
     spark: SparkOutcome | None = None
     explained: Sequence[Explanation] = ()
 
     @property
     def passed(self) -> bool:
-        """Tell whether every promise was kept."""
-        through_spark = self.spark is None or self.spark.passed
-        return self.verdict.passed and not self.unsettled and through_spark
+        """Return whether every promise was kept."""
+        return not self.problems()
+
+    def done(self, *kinds: str) -> int:
+        """Count what was done to the fleet, of some kinds."""
+        return len(of_kind(self.happenings, *kinds))
+
+    @property
+    def reshards(self) -> int:
+        """Count the splits and merges."""
+        return self.done(SPLIT, MERGE)
+
+    @property
+    def throttled_s(self) -> int:
+        """Return for how long shards refused every read, in seconds."""
+        return sum(h.until_ms - h.at_ms for h in of_kind(self.happenings, THROTTLE)) // 1000
 
     @property
     def crash_recovery_s(self) -> list[float | None]:
@@ -96,82 +118,74 @@ class Outcome:
 
     def problems(self) -> list[str]:
         """Return what went wrong, in words; nothing when the promises were kept."""
-        verdict = self.verdict
-        found = []
-        if verdict.lost:
-            found.append(f"{len(verdict.lost):,} records were never handled: {_some(verdict.lost)}")
-        if verdict.out_of_order:
-            found.append(
-                f"{len(verdict.out_of_order):,} records came after a later one of their key: "
-                f"{_some(verdict.out_of_order)}"
-            )
-        if verdict.foreign:
-            found.append(f"{verdict.foreign:,} handled records match nothing that was sent")
-        if not verdict.parents_before_children:
-            found.append("a child shard was read before its parent was done")
-        found += [f"{shard_id}: {what}" for shard_id, what in self.unsettled.items()]
-        found += self.spark.wrong if self.spark else []
-        return found
+        return [
+            *self.verdict.problems(),
+            *(f"{shard_id}: {what}" for shard_id, what in self.unsettled.items()),
+            *(self.spark.wrong if self.spark else ()),
+        ]
 
 
 def result_of(outcome: Outcome) -> dict[str, Any]:
     """Return the content of `result.json`."""
-    verdict = outcome.verdict
-    return {
+    verdict, options, dice = outcome.verdict, outcome.options, outcome.options.plan.dice
+    common = {
         "passed": outcome.passed,
-        "records_in": verdict.records_in,
+        "seed": options.seed,
         "records_handled_distinct": verdict.records_handled_distinct,
         "duplicates": verdict.duplicates,
         "lost": len(verdict.lost),
-        "out_of_order_per_key": len(verdict.out_of_order),
+        "foreign": verdict.foreign,
         "parents_before_children": verdict.parents_before_children,
-        "crash_recovery_seconds": outcome.crash_recovery_s,
-        "reshards": outcome.log.reshards,
+        "unsettled_leases": dict(outcome.unsettled),
+        "reshards": outcome.reshards,
+        "worker_kills": outcome.done(KILL_WORKER),
+        "manager_kills": outcome.done(KILL_MANAGER),
         "workers_started": len(outcome.worker_pids),
         "template_sha256": outcome.template_sha256,
         "wall_seconds": round(outcome.wall_ms / 1000, 1),
-        "worker_kills": len(outcome.log.kills),
-        "manager_kills": outcome.log.manager_kills,
-        "throttled_seconds": sum(
-            (each.until_ms - each.from_ms) // 1000 for each in outcome.log.blackouts
-        ),
+    }
+    return common | (_of_chaos(outcome, dice) if dice else _of_demo(outcome))
+
+
+def _of_demo(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "records_in": outcome.verdict.records_in,
+        "out_of_order_per_key": len(outcome.verdict.out_of_order),
+        "crash_recovery_seconds": outcome.crash_recovery_s,
+        "throttled_seconds": outcome.throttled_s,
         "records_aggregated": outcome.aggregated,
         "aggregates_sent_again": outcome.counts.misrouted,
-        "foreign": verdict.foreign,
-        "rejected_lines": {why: list(lines) for why, lines in outcome.source.rejects.items()},
-        "unsettled_leases": dict(outcome.unsettled),
-        "iam_enforced": outcome.enforce_iam,
+        "rejected_lines": {why: list(n) for why, n in outcome.options.source.rejects.items()},
+        "iam_enforced": outcome.options.plan.enforce_iam,
         "leases_explained": sum(each.since_ms is not None for each in outcome.explained),
-        "spark": _spark_of(outcome.spark),
-        "source": outcome.source.name,
-        "seed": outcome.seed,
+        "spark": outcome.spark.figures() if outcome.spark else None,
+        "source": outcome.options.source.name,
     }
 
 
-def _spark_of(spark: SparkOutcome | None) -> dict[str, Any] | None:
-    if spark is None:
-        return None
+def _of_chaos(outcome: Outcome, dice: FaultDice) -> dict[str, Any]:
+    wrong_answers = Counter(each.text for each in of_kind(outcome.happenings, WRONG_ANSWER))
     return {
-        "skipped": spark.skipped,
-        "passed": spark.passed,
-        "records": spark.rows,
-        "keys": spark.keys,
-        "windows": spark.windows,
-        "summed": list(spark.fields),
-        "differences": list(spark.wrong),
-        "micro_batches": len(spark.batches),
-        "records_per_s_most": max(
-            (each.rows * 1000 // max(1, each.took_ms) for each in spark.batches), default=0
-        ),
-        "wall_seconds": round(spark.wall_ms / 1000, 1),
+        "feed_seconds": (outcome.fed_ms - outcome.began_ms) // 1000,
+        "settled_seconds": round((outcome.settled_ms - outcome.fed_ms) / 1000, 1),
+        "kills": outcome.done(KILL_WORKER, KILL_MANAGER),
+        "freezes": outcome.done(FREEZE),
+        "calls": dice.calls,
+        "injected_errors": dice.errors,
+        "injected_by_kind": dict(sorted(dice.drawn.items())),
+        "injected_by_operation": dict(sorted(dice.operations.items())),
+        "stream_faults": dict(sorted(wrong_answers.items())),
+        "records": outcome.verdict.records_in,
+        "out_of_order": len(outcome.verdict.out_of_order),
     }
 
 
-def write_result(outcome: Outcome, path: Path) -> None:
-    """Write `result.json`."""
+def write_result(outcome: Outcome, folder: Path) -> Path:
+    """Write `result.json`, and beside it the numbers of what was lost or late, if anything was."""
+    path, broken = folder / "result.json", folder / "broken.json"
     path.write_text(json.dumps(result_of(outcome), indent=2) + "\n", encoding="utf-8")
-
-
-def _some(numbers: Sequence[int]) -> str:
-    first = ", ".join(map(str, numbers[:5]))
-    return f"{first}, ..." if len(numbers) > 5 else first  # noqa: PLR2004 - as many as are shown
+    broken.unlink(missing_ok=True)
+    if not outcome.passed:
+        numbers = {"lost": outcome.verdict.lost, "out_of_order": outcome.verdict.out_of_order}
+        broken.write_text(json.dumps(numbers) + "\n", encoding="utf-8")
+    return path

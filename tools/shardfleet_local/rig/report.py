@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from itertools import chain
 from pathlib import Path
 
 from shardfleet_local.pages.parts import colour_of, legend, style_of, table
 from shardfleet_local.pages.parts import verdict as first_said
-from shardfleet_local.rig.charts import TimeAxis, lag_chart, throughput_chart
-from shardfleet_local.rig.incidents import short
+from shardfleet_local.rig.charts import (
+    LOOKS,
+    ShardSeries,
+    TimeAxis,
+    lag_chart,
+    shard_series,
+    spark_chart,
+    throughput_chart,
+)
+from shardfleet_local.rig.incidents import KILL_MANAGER, KILL_WORKER, short
 from shardfleet_local.rig.live import checkpoint_text, clock_text, owner_text, seconds_text
 from shardfleet_local.rig.outcome import RECOVERY_WANTED_S, Outcome
-from shardfleet_local.rig.spark_section import spark_section
-from shardfleet_local.rig.timeline import ShardSeries, shard_series
+from shardfleet_local.rig.spark_part import SparkOutcome
 
 STEP_MS = 1_000
 _LEAD_OUT_MS = 2_000
-_KINDS = {"kill": "kill", "split": "reshard", "merge": "reshard", "throttle": "throttle"}
 
 
-def write_report(outcome: Outcome, path: Path) -> None:
-    """Write the report of a demo."""
+def write_report(outcome: Outcome, folder: Path) -> Path:
+    """Write `report.html`, and return its path."""
+    path = folder / "report.html"
     path.write_text(report_of(outcome), encoding="utf-8")
+    return path
 
 
 def report_of(outcome: Outcome) -> str:
@@ -64,7 +72,7 @@ def _end_ms(outcome: Outcome) -> int:
 
 
 def _banner(outcome: Outcome) -> str:
-    verdict, log = outcome.verdict, outcome.log
+    verdict = outcome.verdict
     headline = (
         "Nothing was lost, and every key kept its order."
         if outcome.passed
@@ -73,10 +81,9 @@ def _banner(outcome: Outcome) -> str:
     took = clock_text(_end_ms(outcome) - outcome.began_ms)
     story = (
         f"{verdict.records_in:,} records went through {len(outcome.shards)} shards in {took} "
-        f"minutes. Meanwhile a worker was killed {times(len(log.kills))}, the manager "
-        f"{times(log.manager_kills)}, the stream was resharded {times(log.reshards)}, and a shard "
-        f"refused every read for {sum(b.until_ms - b.from_ms for b in log.blackouts) // 1000} "
-        "seconds."
+        f"minutes. Meanwhile a worker was killed {times(outcome.done(KILL_WORKER))}, the manager "
+        f"{times(outcome.done(KILL_MANAGER))}, the stream was resharded {times(outcome.reshards)}, "
+        f"and a shard refused every read for {outcome.throttled_s} seconds."
     )
     problems = "".join(f"<li>{escape(problem)}</li>" for problem in outcome.problems())
     inside = f"<p>{story}</p>{f'<ul>{problems}</ul>' if problems else ''}"
@@ -119,7 +126,7 @@ def _throughput(outcome: Outcome, series: Sequence[ShardSeries], *, axis: TimeAx
     sent = [0] * steps
     for record in outcome.sent:
         sent[min(steps - 1, max(0, (record.sent_ms - axis.began_ms) // STEP_MS))] += 1
-    chart = throughput_chart(series, axis, sent_per_step=sent, happenings=outcome.log.happenings)
+    chart = throughput_chart(series, axis, sent_per_step=sent, happenings=outcome.happenings)
     names = legend((colour_of(at), short(each.shard_id)) for at, each in enumerate(series))
     return (
         "<section><h2>Throughput</h2>"
@@ -132,15 +139,7 @@ def _throughput(outcome: Outcome, series: Sequence[ShardSeries], *, axis: TimeAx
 def _lag(outcome: Outcome, series: Sequence[ShardSeries], *, axis: TimeAxis) -> str:
     if not series:
         return ""
-
-    def throttled(shard_id: str) -> list[tuple[int, int]]:
-        return [
-            (each.from_ms, each.until_ms)
-            for each in outcome.log.blackouts
-            if each.shard_id == shard_id
-        ]
-
-    chart = lag_chart(series, axis, happenings=outcome.log.happenings, throttled=throttled)
+    chart = lag_chart(series, axis, happenings=outcome.happenings)
     return (
         "<section><h2>Lag</h2>"
         '<p class="soft">Age of the oldest record that waits in each shard. A shard is shaded '
@@ -151,17 +150,17 @@ def _lag(outcome: Outcome, series: Sequence[ShardSeries], *, axis: TimeAxis) -> 
 
 def _story(outcome: Outcome) -> str:
     rows = []
-    for number, each in enumerate(outcome.log.happenings, start=1):
+    for number, each in enumerate(outcome.happenings, start=1):
         back = [
             f"{short(r.shard_id)} after {seconds_text(r.took_ms)}"
             if r.took_ms is not None
             else f"{short(r.shard_id)} never"
             for r in outcome.recoveries
-            if each.kind == "kill" and f"process {r.kill.pid}," in each.text
+            if r.kill is each
         ]
         rows.append(
             (
-                f'<span class="dot {_KINDS.get(each.kind, "")}">{number}</span>',
+                f'<span class="dot {LOOKS.get(each.kind, "")}">{number}</span>',
                 clock_text(each.at_ms - outcome.began_ms),
                 escape(each.text),
                 escape(", ".join(back)),
@@ -179,12 +178,12 @@ def _story(outcome: Outcome) -> str:
 def _shards(outcome: Outcome, series: Sequence[ShardSeries]) -> str:
     handled = {each.shard_id: sum(each.handled) for each in series}
     worst = {each.shard_id: max(each.lag_ms) for each in series}
-    place: Callable[[str], int] = [each.shard_id for each in series].index
+    colours = {each.shard_id: colour_of(at) for at, each in enumerate(series)}
     leases = {lease.lease_key: lease for lease in outcome.leases}
     rows = []
     for shard in sorted(outcome.shards, key=lambda each: each.shard_id):
         lease = leases.get(shard.shard_id)
-        chip = colour_of(place(shard.shard_id)) if shard.shard_id in handled else "transparent"
+        chip = colours.get(shard.shard_id, "transparent")
         parents = " and ".join(short(parent) for parent in shard.parent_shard_ids)
         cells = (
             (
@@ -204,18 +203,42 @@ def _shards(outcome: Outcome, series: Sequence[ShardSeries]) -> str:
     return f"<section><h2>The shards at the end</h2>{shards}</section>"
 
 
+def spark_section(spark: SparkOutcome | None) -> str:
+    """Return the section as HTML; empty if Spark was not asked for."""
+    if spark is None:
+        return ""
+    if spark.skipped:
+        return (
+            f"<section><h2>Through Spark</h2><p class='soft'>{escape(spark.skipped)}</p></section>"
+        )
+    if spark.wrong:
+        problems = "".join(f"<li>{escape(each)}</li>" for each in spark.wrong)
+        return f"<section><h2>Through Spark</h2><ul>{problems}</ul></section>"
+    summed = f", the sums of {', '.join(spark.fields)}" if spark.fields else ""
+    return (
+        "<section><h2>Through Spark</h2>"
+        f"<p>The same stream went through two Spark pipelines: {spark.rows:,} records, counted per "
+        f"key in windows of 10 seconds into a second stream, and from there into Parquet. The "
+        f"counts{summed} of all {spark.keys:,} keys, from {spark.windows:,} windows, are those of "
+        f"the input, to the last digit.</p>{spark_chart(spark.batches)}"
+        '<div class="legend">'
+        f'<span><i style="background:{colour_of(0)}"></i>records a second, by micro-batch</span>'
+        '<span><i class="dash"></i>records still to be read</span></div></section>'
+    )
+
+
 def _footer(outcome: Outcome) -> str:
     counts = outcome.counts
     facts = [
-        f"Input: {escape(outcome.source.name)}",
+        f"Input: {escape(outcome.options.source.name)}",
         (
             f"{outcome.aggregated:,} of the records travelled in KPL aggregates; "
             f"{counts.misrouted:,} aggregates were misrouted by a reshard and sent again"
         ),
-        f"IAM {'enforced' if outcome.enforce_iam else 'not enforced'}",
+        f"IAM {'enforced' if outcome.options.plan.enforce_iam else 'not enforced'}",
         f"Whole run {outcome.wall_ms / 1000:.0f} s",
         f"Template <code>sha256 {outcome.template_sha256}</code>",
     ]
-    rejects = sum(map(len, outcome.source.rejects.values()))
+    rejects = sum(map(len, outcome.options.source.rejects.values()))
     extra = [f"{rejects:,} lines of the input were rejected"] if rejects else []
     return f"<footer>{'<br>'.join(chain(facts, extra))}</footer>"

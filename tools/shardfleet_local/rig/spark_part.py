@@ -13,13 +13,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import datetime
 from importlib.util import find_spec
+from operator import add
 from pathlib import Path
 from typing import Any
 
+from shardfleet.adapters.system import SystemClock
 from shardfleet.domain.delivery.record_ids import split_record_id
 from shardfleet_local.aws.launcher import EmbeddedAws
 from shardfleet_local.rig.feed import InputRecord
@@ -30,6 +32,12 @@ BATCHES = 6
 
 LIMIT_S = 600
 """Longest run of Spark; about 60 s on two cores."""
+
+FOLDS: Mapping[str, Callable[[int, int], int]] = {"sum": add, "min": min, "max": max}
+"""How the columns of a field are added up, as `aggregate` names them."""
+
+KeyFigures = dict[str, dict[str, int]]
+"""Of each key its count, and of each field sum, least and greatest."""
 
 _FIELDS_MOST = 3
 _SHOWN = 3
@@ -82,35 +90,21 @@ class SparkOutcome:
     batches: Sequence[MicroBatch] = ()
     wall_ms: int = 0
 
-    @property
-    def passed(self) -> bool:
-        """Tell whether every number is that of the input; also if there are none."""
-        return not self.wrong
-
-
-@dataclass(slots=True)
-class KeyFigures:
-    """
-    Of one key.
-
-    Attributes:
-        count: records.
-        sums: by field.
-        least: by field.
-        greatest: by field.
-
-    """
-
-    count: int = 0
-    sums: Counter[str] = field(default_factory=Counter)
-    least: dict[str, int] = field(default_factory=dict)
-    greatest: dict[str, int] = field(default_factory=dict)
-
-    def add(self, name: str, *, total: int, least: int, greatest: int) -> None:
-        """Add the values of a field."""
-        self.sums[name] += total
-        self.least[name] = min(least, self.least.get(name, least))
-        self.greatest[name] = max(greatest, self.greatest.get(name, greatest))
+    def figures(self) -> dict[str, object]:
+        """Return what `result.json` says of it."""
+        paces = (each.rows * 1000 // max(1, each.took_ms) for each in self.batches)
+        return {
+            "skipped": self.skipped,
+            "passed": not self.wrong,
+            "records": self.rows,
+            "keys": self.keys,
+            "windows": self.windows,
+            "summed": list(self.fields),
+            "differences": list(self.wrong),
+            "micro_batches": len(self.batches),
+            "records_per_s_most": max(paces, default=0),
+            "wall_seconds": round(self.wall_ms / 1000, 1),
+        }
 
 
 def why_not() -> str:
@@ -128,9 +122,7 @@ def why_not() -> str:
 def run_spark(
     aws: EmbeddedAws,
     records: Sequence[InputRecord],
-    *,
     stream_name: str,
-    now_ms: Callable[[], int],
     say: Callable[[str], None] = lambda _: None,
 ) -> SparkOutcome:
     """
@@ -140,7 +132,6 @@ def run_spark(
         aws: the account.
         records: what was fed.
         stream_name: the stream.
-        now_ms: the clock.
         say: told what happens.
 
     """
@@ -148,7 +139,8 @@ def run_spark(
     if reason:
         return SparkOutcome(skipped=reason)
     fields = integer_fields(records)
-    began_ms = now_ms()
+    clock = SystemClock()
+    began_ms = clock.monotonic_ms()
     say("the same stream through Spark: counts and sums per key and window")
     counts = f"{stream_name[:100]}-counts"
     client = aws.client("kinesis")
@@ -159,7 +151,9 @@ def run_spark(
         plans = _plans(stream_name, counts, folder, fields=fields, total=len(records))
         failure = _run(aws, plans, folder)
         if failure:
-            return SparkOutcome(wrong=[failure], fields=fields, wall_ms=now_ms() - began_ms)
+            return SparkOutcome(
+                wrong=[failure], fields=fields, wall_ms=clock.monotonic_ms() - began_ms
+            )
         progress = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         rows = archived_rows(folder / "archive")
     found = figures_of_rows(rows, fields)
@@ -170,7 +164,7 @@ def run_spark(
         fields=fields,
         wrong=differences(figures_of_input(records, fields), found),
         batches=[micro_batch(each) for each in progress[0]],
-        wall_ms=now_ms() - began_ms,
+        wall_ms=clock.monotonic_ms() - began_ms,
     )
 
 
@@ -188,39 +182,32 @@ def integer_fields(records: Iterable[InputRecord]) -> list[str]:
     return usable[:_FIELDS_MOST]
 
 
-def figures_of_input(
-    records: Iterable[InputRecord], fields: Sequence[str]
-) -> dict[str, KeyFigures]:
-    """Count and sum the input itself, per key."""
-    found: dict[str, KeyFigures] = defaultdict(KeyFigures)
-    for record in records:
-        figures = found[record.key]
-        figures.count += 1
-        parsed = json.loads(record.data)
-        for name in fields:
-            figures.add(name, total=parsed[name], least=parsed[name], greatest=parsed[name])
-    return dict(found)
+def figures_of_input(records: Iterable[InputRecord], fields: Sequence[str]) -> KeyFigures:
+    """Return the figures of the input itself: each record as if it were a window."""
+    parsed = ((record.key, json.loads(record.data)) for record in records)
+    return figures_of_rows(
+        (
+            {"key": key, "count": 1}
+            | {f"{how}_{name}": data[name] for how in FOLDS for name in fields}
+            for key, data in parsed
+        ),
+        fields,
+    )
 
 
-def figures_of_rows(
-    rows: Iterable[Mapping[str, Any]], fields: Sequence[str]
-) -> dict[str, KeyFigures]:
+def figures_of_rows(rows: Iterable[Mapping[str, Any]], fields: Sequence[str]) -> KeyFigures:
     """Add up the windows of each key."""
-    found: dict[str, KeyFigures] = defaultdict(KeyFigures)
+    columns = {f"{how}_{name}": fold for how, fold in FOLDS.items() for name in fields}
+    columns["count"] = add
+    figures: KeyFigures = {}
     for row in rows:
-        figures = found[row["key"]]
-        figures.count += row["count"]
-        for name in fields:
-            figures.add(
-                name,
-                total=row[f"sum_{name}"],
-                least=row[f"min_{name}"],
-                greatest=row[f"max_{name}"],
-            )
-    return dict(found)
+        key, known = row["key"], figures.get(row["key"], row)
+        folded = {name: fold(known[name], row[name]) for name, fold in columns.items()}
+        figures[key] = folded if key in figures else {name: row[name] for name in columns}
+    return figures
 
 
-def differences(wanted: Mapping[str, KeyFigures], found: Mapping[str, KeyFigures]) -> list[str]:
+def differences(wanted: KeyFigures, found: KeyFigures) -> list[str]:
     """Return in words where the two differ, the first few of each kind."""
     missing = sorted(wanted.keys() - found.keys())
     strange = sorted(found.keys() - wanted.keys())
@@ -260,8 +247,6 @@ def archived_rows(folder: Path) -> list[dict[str, Any]]:
 
 def micro_batch(progress: Mapping[str, Any]) -> MicroBatch:
     """Read one of Spark's reports."""
-    from datetime import datetime  # noqa: PLC0415 - needed here alone
-
     latest = progress["sources"][0].get("latestOffset") or {}
     if isinstance(latest, str):
         latest = json.loads(latest)

@@ -1,14 +1,12 @@
 """`shardfleet chaos`: the fleet for minutes, with processes killed and calls to AWS failing."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from shardfleet_ops.cli.telling import say, tell
-
-if TYPE_CHECKING:
-    from shardfleet_local.chaos.outcome import ChaosOutcome
+from shardfleet_ops.cli.telling import TerminalConsole, say, tell
 
 
 def chaos(
@@ -26,34 +24,35 @@ def chaos(
     output: Annotated[Path, typer.Option(help="Folder for result.json.")] = Path("build/chaos"),
 ) -> None:
     """Run the fleet while its processes are killed, its shards resharded and its calls fail."""
-    from shardfleet_local.chaos.outcome import write_result
-    from shardfleet_local.chaos.run import ChaosOptions, run_chaos
+    from shardfleet_local.rig.live import Display
+    from shardfleet_local.rig.outcome import result_of, write_result
+    from shardfleet_local.rig.profiles import chaos_options
+    from shardfleet_local.rig.run import run_rig
 
-    options = ChaosOptions(
+    options = chaos_options(
         minutes=minutes,
         records_per_minute=records_per_minute,
         folder=output,
         seed=seed,
         error_rate=error_rate,
     )
-    outcome = run_chaos(options, lambda line: tell(None, [line], as_json=False))
-    write_result(outcome, output / "result.json")
-    tell(None, _summary(outcome), as_json=False)
-    say(output / "result.json")
+    outcome = run_rig(options, Display(TerminalConsole()))
+    file = write_result(outcome, output)
+    tell(None, _summary(result_of(outcome)), as_json=False)
+    say(file)
     if not outcome.passed:
         raise typer.Exit(1)
 
 
-def _summary(outcome: "ChaosOutcome") -> tuple[str, str]:
+def _summary(result: Mapping[str, Any]) -> tuple[str, str]:
     """Return the outcome in two lines."""
-    verdict = outcome.verdict
     done = (
-        f"{outcome.kills} kills, {outcome.strikes.get('freeze', 0)} freezes, "
-        f"{outcome.reshards} reshards, {outcome.errors:,} injected errors"
+        f"{result['kills']} kills, {result['freezes']} freezes, {result['reshards']} reshards, "
+        f"{result['injected_errors']:,} injected errors"
     )
     found = (
-        f"{verdict.records_in:,} records, {len(verdict.lost):,} lost, "
-        f"{len(verdict.out_of_order):,} out of order, {verdict.duplicates:,} duplicates, "
-        f"{verdict.foreign:,} foreign, {len(outcome.unsettled)} leases not at their end"
+        f"{result['records']:,} records, {result['lost']:,} lost, {result['out_of_order']:,} out "
+        f"of order, {result['duplicates']:,} duplicates, {result['foreign']:,} foreign, "
+        f"{len(result['unsettled_leases'])} leases not at their end"
     )
-    return done, f"{'PASSED' if outcome.passed else 'FAILED'}: {found}"
+    return done, f"{'PASSED' if result['passed'] else 'FAILED'}: {found}"

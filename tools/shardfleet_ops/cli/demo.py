@@ -64,11 +64,12 @@ def demo(
     from shardfleet_local.rig.fleet import FleetPlan
     from shardfleet_local.rig.live import Display
     from shardfleet_local.rig.outcome import write_result
+    from shardfleet_local.rig.profiles import RunOptions
     from shardfleet_local.rig.report import write_report
-    from shardfleet_local.rig.run import DemoOptions, run_demo
+    from shardfleet_local.rig.run import run_rig
 
     source = _source(input_file, key, rejects=rejects, seed=seed)
-    options = DemoOptions(
+    options = RunOptions(
         source=source,
         folder=output,
         seed=seed,
@@ -81,11 +82,10 @@ def demo(
         ),
         spark=spark,
     )
-    outcome = run_demo(options, Display(TerminalConsole()))
-    write_result(outcome, output / "result.json")
-    write_report(outcome, output / "report.html")
+    outcome = run_rig(options, Display(TerminalConsole()))
+    files = write_result(outcome, output), write_report(outcome, output)
     tell(None, [*_verdict_lines(outcome), *_example_lines(outcome)], as_json=False)
-    for line in ("", output / "result.json", output / "report.html"):
+    for line in ("", *files):
         say(line)
     if not outcome.passed:
         raise typer.Exit(1)
@@ -107,6 +107,7 @@ def _source(input_file: str, key: str, *, rejects: bool, seed: int) -> "Source":
 
 
 def _verdict_lines(outcome: "Outcome") -> Iterator[str | Text | Table]:
+    from shardfleet_local.rig.incidents import KILL_MANAGER, KILL_WORKER
     from shardfleet_local.rig.outcome import RECOVERY_WANTED_S
 
     verdict = outcome.verdict
@@ -119,10 +120,10 @@ def _verdict_lines(outcome: "Outcome") -> Iterator[str | Text | Table]:
         ("out of order within their key", f"{len(verdict.out_of_order):,}"),
         ("parents before children", "yes" if verdict.parents_before_children else "NO"),
         ("in aggregates", f"{outcome.aggregated:,}"),
-        ("resharded", f"{outcome.log.reshards} times"),
+        ("resharded", f"{outcome.reshards} times"),
         (
             "killed",
-            f"{len(outcome.log.kills)} workers, {outcome.log.manager_kills} managers",
+            f"{outcome.done(KILL_WORKER)} workers, {outcome.done(KILL_MANAGER)} managers",
         ),
         (
             "slowest recovery of a shard",
@@ -130,7 +131,7 @@ def _verdict_lines(outcome: "Outcome") -> Iterator[str | Text | Table]:
         ),
     ]
     rows += _spark_rows(outcome)
-    rows += [("", line) for line in outcome.source.rejected()]
+    rows += [("", line) for line in outcome.options.source.rejected()]
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows:
         table.add_row(name, value)
@@ -154,7 +155,7 @@ def _verdict_lines(outcome: "Outcome") -> Iterator[str | Text | Table]:
 def _example_lines(outcome: "Outcome") -> Iterator[str]:
     """Yield what `shardfleet explain` says of the shard that moved most."""
     from shardfleet.adapters.system import SystemClock
-    from shardfleet_local.rig.explained import example_of
+    from shardfleet_local.rig.tables import example_of
 
     example = example_of(outcome.explained)
     if example is None:

@@ -2,12 +2,13 @@
 
 import asyncio
 import signal
+from collections import Counter
 
 import pytest
 
 from shardfleet_local.aws.launcher import WorkerProcess
-from shardfleet_local.chaos import killer as killing
-from shardfleet_local.chaos.killer import FREEZE_MS, PAUSE_MS, Killer
+from shardfleet_local.rig import incidents
+from shardfleet_local.rig.incidents import FREEZE_MS, STRIKE, Incident, Troublemaker
 
 
 class StepClock:
@@ -16,6 +17,8 @@ class StepClock:
 
     def monotonic_ms(self):
         return self.ms
+
+    now_ms = monotonic_ms
 
     async def sleep_ms(self, duration_ms):
         self.ms += duration_ms
@@ -42,26 +45,30 @@ class Fleet:
 @pytest.fixture
 def signals(monkeypatch):
     sent = []
-    monkeypatch.setattr(killing.os, "kill", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(incidents.os, "kill", lambda pid, number: sent.append((pid, number)))
     return sent
 
 
 def struck(fleet, strikes, seed=1):
-    killer = Killer(fleet, clock=StepClock(), seed=seed)
+    maker = Troublemaker(fleet, clock=StepClock(), seed=seed)
     for _ in range(strikes):
-        killer.strike()
-    return killer
+        maker._strike()
+    return maker
+
+
+def kinds(maker):
+    return Counter(each.kind for each in maker.happenings)
 
 
 def test_workers_and_managers_are_killed_and_counted(signals):
     fleet = Fleet(workers=range(100, 200), managers=range(200, 300))
 
-    killer = struck(fleet, 100)
+    count = kinds(struck(fleet, 100))
 
-    assert killer.kills == len(fleet.killed)
-    assert killer.counts["manager"] == sum(pid >= 200 for pid in fleet.killed) > 10
-    assert killer.counts["worker"] > killer.counts["manager"]
-    assert killer.kills + killer.counts["freeze"] == 100
+    assert count["kill worker"] + count["kill manager"] == len(fleet.killed)
+    assert count["kill manager"] == sum(pid >= 200 for pid in fleet.killed) > 10
+    assert count["kill worker"] > count["kill manager"]
+    assert count.total() == 100
 
 
 def test_the_same_seed_strikes_the_same(signals):
@@ -75,55 +82,50 @@ def test_the_same_seed_strikes_the_same(signals):
 def test_an_idle_process_is_left_alone_and_no_process_is_no_strike(signals):
     fleet = Fleet(idle=[1, 2])
 
-    assert struck(fleet, 20).counts == {}
+    assert struck(fleet, 20).happenings == []
     assert (fleet.killed, signals) == ([], [])
 
 
 def frozen_one(signals):
     fleet = Fleet(workers=[7])
-    killer = Killer(fleet, clock=StepClock(), seed=1)
-    while not killer.counts["freeze"]:
-        killer.strike()
+    maker = Troublemaker(fleet, clock=StepClock(), seed=1)
+    while not kinds(maker)["freeze"]:
+        maker._strike()
     assert signals == [(7, signal.SIGSTOP)]
-    return fleet, killer
+    return fleet, maker
 
 
 def test_a_frozen_process_is_not_struck_again_and_is_thawed_in_time(signals):
-    fleet, killer = frozen_one(signals)
+    fleet, maker = frozen_one(signals)
     before = list(fleet.killed)
-    killer.strike()
-    killer.thaw_due()
+    maker._strike()
+    maker._thaw()
     assert (fleet.killed, len(signals)) == (before, 1)
 
-    killer._clock.ms += FREEZE_MS[1]
-    killer.thaw_due()
+    maker._clock.ms += FREEZE_MS[1]
+    maker._thaw()
 
     assert signals == [(7, signal.SIGSTOP), (7, signal.SIGCONT)]
-    killer.thaw_due(everything=True)
+    maker._thaw(everything=True)
     assert len(signals) == 2
 
 
 def test_a_process_that_lambda_has_stopped_meanwhile_is_not_thawed(signals):
-    fleet, killer = frozen_one(signals)
+    fleet, maker = frozen_one(signals)
     fleet.busy, fleet.idle = [], [7]
 
-    killer.thaw_due(everything=True)
+    maker._thaw(everything=True)
 
     assert signals == [(7, signal.SIGSTOP)]
 
 
-def test_it_strikes_until_stopped_and_leaves_nothing_frozen(signals):
-    fleet = Fleet(workers=range(50))
-    killer = Killer(
-        fleet,
-        clock=StepClock(),
-        seed=3,
-        say=lambda _: killer.stop() if killer.counts["freeze"] == 3 else None,
-    )
+def test_a_scenario_of_strikes_passes_over_what_is_not_there_and_leaves_nothing_frozen(signals):
+    maker = Troublemaker(Fleet(workers=range(50)), clock=StepClock(), seed=3)
+    strikes = [Incident(at=n / 60, kind=STRIKE, once=True) for n in range(60)]
 
-    asyncio.run(killer.run())
+    asyncio.run(maker.run(strikes, duration_ms=600_000))
+    asyncio.run(Troublemaker(Fleet(), clock=StepClock(), seed=3).run(strikes, duration_ms=1))
 
-    strikes = killer.kills + killer.counts["freeze"]
-    assert killer._clock.ms >= strikes * PAUSE_MS[0]
     stopped = sorted(pid for pid, number in signals if number == signal.SIGSTOP)
+    assert len(stopped) == kinds(maker)["freeze"] > 2
     assert stopped == sorted(pid for pid, number in signals if number == signal.SIGCONT)

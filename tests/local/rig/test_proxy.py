@@ -14,8 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from shardfleet_local.access import AccessKey
-from shardfleet_local.chaos.faults import WRITES, CallFault, FaultDice, Misfortune
-from shardfleet_local.chaos.proxy import FaultyProxy
+from shardfleet_local.rig.proxy import WRITES, CallFault, FaultDice, FaultyProxy, Misfortune
 
 REPLY = {"Table": "t" * 100_000}
 KEY = AccessKey()

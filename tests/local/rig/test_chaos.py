@@ -2,14 +2,17 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from shardfleet_local.chaos import run
-from shardfleet_local.chaos.outcome import ChaosOutcome, result_of, write_result
-from shardfleet_local.chaos.run import ChaosOptions, reshards
+from shardfleet_local.rig import run
+from shardfleet_local.rig.incidents import FleetDisturbance, chaos_scenario
+from shardfleet_local.rig.outcome import result_of, write_result
+from shardfleet_local.rig.profiles import chaos_options
 from shardfleet_local.rig.verdict import RunVerdict
 from shardfleet_ops.cli import app as application
+from tests.local.rig.builders import BEGAN_MS, an_outcome
 
 VERDICT = RunVerdict(
     records_in=100,
@@ -20,30 +23,35 @@ VERDICT = RunVerdict(
     out_of_order=(),
     parents_before_children=True,
 )
-OUTCOME = ChaosOutcome(
-    seed=3,
-    feed_ms=60_000,
-    wall_ms=90_000,
-    settled_ms=4_200,
-    verdict=VERDICT,
-    unsettled={},
-    strikes={"worker": 5, "manager": 2, "freeze": 1},
-    reshards=2,
-    calls=1_000,
-    errors=90,
-    faults={"late": 40, "cut": 50, "slow": 10},
-    operations={"UpdateItem": 90},
-    stream_faults={"EmptyReads": 1},
-    workers_started=4,
-    template_sha256="0" * 64,
-)
+DONE = {"kill worker": 5, "kill manager": 2, "freeze": 1, "split": 1, "merge": 1}
+
+
+def a_chaos(text=""):
+    options = chaos_options(minutes=1, records_per_minute=60, folder=Path(), seed=3)
+    options.plan.dice.calls = 1_000
+    options.plan.dice.drawn.update({"late": 40, "cut": 50, "slow": 10})
+    return replace(
+        an_outcome(seconds=1),
+        options=options,
+        verdict=VERDICT,
+        happenings=[
+            FleetDisturbance(at_ms=BEGAN_MS, kind=kind, text=text)
+            for kind, times in DONE.items()
+            for _ in range(times)
+        ],
+    )
+
+
+OUTCOME = a_chaos()
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_reshards_come_each_half_minute_and_keep_three_to_six_shards(seed):
-    plan = reshards(600_000, seed=seed)
+    scenario = chaos_scenario(600_000, seed=seed)
 
-    assert plan == reshards(600_000, seed=seed)
+    assert scenario == chaos_scenario(600_000, seed=seed)
+    assert 63 <= sum(each.kind == "strike" for each in scenario) <= 150
+    plan = [each for each in scenario if each.kind in ("split", "merge")]
     assert len(plan) == 20
     count, seen = 4, []
     for incident in plan:
@@ -77,12 +85,12 @@ BROKEN = [
 def test_a_broken_promise_is_a_failure_with_its_records_named(change, tmp_path):
     outcome = replace(OUTCOME, **change)
 
-    write_result(outcome, tmp_path / "result.json")
+    write_result(outcome, tmp_path)
 
     assert json.loads((tmp_path / "result.json").read_text("utf-8"))["passed"] is False
     named = json.loads((tmp_path / "broken.json").read_text("utf-8"))
     assert named["lost"] == list(outcome.verdict.lost)
-    write_result(OUTCOME, tmp_path / "result.json")
+    write_result(OUTCOME, tmp_path)
     assert not (tmp_path / "broken.json").exists()
 
 
@@ -90,7 +98,7 @@ def test_a_broken_promise_is_a_failure_with_its_records_named(change, tmp_path):
 def chaos(monkeypatch, tmp_path, capsys):
     def run_it(outcome, *arguments):
         given = []
-        monkeypatch.setattr(run, "run_chaos", lambda options, say: given.append(options) or outcome)
+        monkeypatch.setattr(run, "run_rig", lambda options, _: given.append(options) or outcome)
         code = application.run(["chaos", "--output", str(tmp_path), *arguments])
         return code, capsys.readouterr().out, given[0]
 
@@ -118,5 +126,4 @@ def test_the_command_exits_with_one_when_a_promise_is_broken(chaos, change):
 def test_the_defaults_are_ten_times_enough_for_the_goal_of_ten_minutes(chaos):
     options = chaos(OUTCOME, "--minutes", "10")[2]
 
-    assert isinstance(options, ChaosOptions)
-    assert options.minutes * options.records_per_minute >= 100_000
+    assert len(options.source.records) >= 100_000
