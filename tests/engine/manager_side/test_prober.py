@@ -212,7 +212,7 @@ def test_iterators_are_stored_before_they_are_too_old_and_not_at_each_look():
         for _ in range(10):
             fleet.again()
             await fleet.manager.turn()
-            document = fleet.store.documents[GLANCES, "0000"]
+            document = fleet.store.documents[GLANCES, "0001-0000"]
             written.append(document.version)
             await fleet.clock.sleep_ms(60_000)
         assert written == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]

@@ -8,7 +8,7 @@ sees the service's answer, may conclude that.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 from shardfleet.domain.leases.lease import Lease, LeaseAndWhy
 from shardfleet.domain.reasons import (
@@ -23,7 +23,7 @@ from shardfleet.domain.reasons import (
 )
 from shardfleet.domain.stream.hash_ranges import hash_range_holes
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, TRIM_HORIZON
-from shardfleet.domain.stream.shards import Shard, ShardGraph
+from shardfleet.domain.stream.shards import Shard, ShardGraph, shard_number
 from shardfleet.values import dataclass
 
 
@@ -82,6 +82,27 @@ def plan_lease_cleanup(
         if found and not lease.child_shard_ids:
             learn.append((lease, found))
     return CleanupPlan(tuple(delete), tuple(kept), tuple(learn))
+
+
+def is_over(
+    shard_id: str, *, leases: Container[str], graph: ShardGraph, finished: Collection[str]
+) -> bool:
+    """
+    Return whether a shard has no lease and needs none again: it is done with, or has aged out.
+
+    Args:
+        shard_id: the shard; of a name that Kinesis does not give, only one that is listed is over.
+        leases: keys of all there are, and of those to be created.
+        graph: of the listing; a child that it does not show yet is beyond it.
+        finished: ids of listed shards that are done with.
+
+    """
+    if shard_id in leases:
+        return False
+    if shard_id in graph.shards:
+        return shard_id in finished
+    is_known = shard_number(shard_id) is not None and bool(graph.shards)
+    return is_known and not graph.holes and not graph.is_beyond(shard_id)
 
 
 class _Table:

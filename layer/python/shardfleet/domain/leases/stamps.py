@@ -24,10 +24,10 @@ from shardfleet.values import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """
-    How often a lease was set back by us, and what was promised the last time.
+    Which setting-back of a lease was ours last, and what was promised then.
 
     Attributes:
-        number: 0: never.
+        number: rises with each, and never comes again; 0: there was none.
         at_ms: when it was last, epoch milliseconds.
         to: the checkpoint that was written then, ``number:sub``; "": another kind of change.
         first: sequence number of the first record that was counted to come again; "": none.

@@ -37,9 +37,9 @@ class Inspector:
         """Note one that was met."""
         self._met[document.name] = document
 
-    async def inspect_if_due(self) -> None:
+    async def inspect_if_due(self) -> Sequence[Document]:
         """
-        Look at what no turn reads, if it is time.
+        Look at what no turn reads, if it is time, and return what was seen.
 
         Raises:
             ShardfleetError: the table refused; the next turn looks again.
@@ -47,19 +47,21 @@ class Inspector:
         """
         now_ms = self._clock.monotonic_ms()
         if self._looked_ms is not None and now_ms - self._looked_ms < INSPECT_EVERY_MS:
-            return
+            return ()
         met = self._met
         self._met = {}
         try:
             page = await self._documents.page()
-            self._read(page.documents)
+            seen = list(page.documents)
             if page.after is not None:
                 kind = KINDS[self._clock.now_ms() // INSPECT_EVERY_MS % len(KINDS)]
-                self._read((await self._documents.page((str(kind), " "))).documents)
+                seen += (await self._documents.page((str(kind), " "))).documents
+            self._read(seen)
             self._inspected = self._met
             self._looked_ms = now_ms
         finally:
             self._met = met
+        return seen
 
     def _read(self, documents: Sequence[Document]) -> None:
         for document in documents:

@@ -41,6 +41,7 @@ from shardfleet.engine.manager.prober import Prober
 from shardfleet.engine.manager.report import TurnReport, report_turn
 from shardfleet.engine.manager.slots import SlotUpkeep
 from shardfleet.engine.manager.spending import RegimeKeeper
+from shardfleet.engine.manager.sweep import sweep
 from shardfleet.engine.ports import (
     Clock,
     Entropy,
@@ -240,7 +241,7 @@ class LeaseManager:
         await self._step("memory", lambda _: self._remember(plan))
         if is_kept:
             await self._step("clean-up", lambda box: self._apply(plan.clean_up, box), LATER_MS)
-        await self._inspect()
+        await self._inspect(plan)
 
     async def _step(
         self, name: str, work: Callable[[Box], Awaitable[object]], most_ms: int = URGENT_MS
@@ -257,11 +258,14 @@ class LeaseManager:
             return False
         return True
 
-    async def _inspect(self) -> None:
-        """Look for documents that cannot be read; that there is no answer harms no turn."""
+    async def _inspect(self, plan: TurnPlan) -> None:
+        """Look for documents that cannot be read, or are of nothing; no answer harms no turn."""
+        ports = self._ports
+        box = Box(ports.clock, ports.clock.monotonic_ms() + LATER_MS)
         try:
-            await self._inspector.inspect_if_due()
-        except ShardfleetError as error:
+            seen = await self._inspector.inspect_if_due()
+            await sweep(seen, plan, leases=ports.leases, state=ports.state.store, box=box)
+        except (BoxSpent, ShardfleetError) as error:
             why = f"{type(error).__name__}: {error}"
             self._ports.events.emit(ManagerStepCut(step="inspection", reason=why))
 

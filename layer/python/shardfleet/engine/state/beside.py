@@ -40,7 +40,7 @@ from shardfleet.domain.leases.stamps import Generation, Stamp
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import StateStore, Written
-from shardfleet.engine.state.documents import Documents, FoundDocument
+from shardfleet.engine.state.documents import Documents, FoundDocument, read_as
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.kinds import GENERATION, TIP, CrashNote, SetBack, TipMark
 from shardfleet.errors import MalformedDocument, OutcomeUnknown, ProtocolError
@@ -79,10 +79,13 @@ async def raise_generation(
         Throttled: not raised; the lease is not to be touched.
 
     """
-    body = {"at_ms": now_ms, "to": to, "first": first}
     current = await store.read(GENERATION, lease_key)
     for _ in range(_ROUNDS_MOST):
         version = None if current is None else current.version
+        before = None if current is None else read_as(GENERATION, current)
+        # By the clock, for the document goes with its lease and may be made again.
+        number = max(now_ms, _generation(before).number + 1)
+        body = {"at_ms": now_ms, "number": number, "to": to, "first": first}
         try:
             result = await store.write(GENERATION, lease_key, body, expected_version=version)
         except OutcomeUnknown:
@@ -340,4 +343,5 @@ def _generation(found: FoundDocument[SetBack] | None) -> Generation:
     if found.body is None:
         return Generation(number=found.version)
     body = found.body
-    return Generation(number=found.version, at_ms=body.at_ms, to=body.to, first=body.first)
+    number = body.number or found.version
+    return Generation(number=number, at_ms=body.at_ms, to=body.to, first=body.first)

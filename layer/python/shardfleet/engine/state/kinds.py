@@ -89,12 +89,13 @@ class TipMark(msgspec.Struct, frozen=True):
 
 class SetBack(msgspec.Struct, frozen=True):
     """
-    A lease was set back by us; how often, says the document's version.
+    A lease was set back by us.
 
-    See :class:`shardfleet.domain.leases.stamps.Generation`.
+    See :class:`shardfleet.domain.leases.stamps.Generation`; number 0: the document's version is it.
     """
 
     at_ms: int
+    number: int = 0
     to: str = ""
     first: str = ""
 
