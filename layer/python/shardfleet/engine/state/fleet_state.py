@@ -43,6 +43,8 @@ from shardfleet.engine.state.kinds import (
     STREAM,
     WINDOW,
     CrashNote,
+    loads_body,
+    rows_of_loads,
 )
 from shardfleet.engine.state.rows import read_rows, rows_of, write_rows
 from shardfleet.errors import (
@@ -58,7 +60,6 @@ LAST = "last"
 IDENTITY = "identity"
 LOADS_PER_DOCUMENT = 1_000  # leases and workers; an item of DynamoDB holds 400 KB
 FINISHED_PER_DOCUMENT = 2_000  # A shard's id has 128 characters at most.
-_LEASE, _WORKER = "lease ", "worker "
 # Manager, worker and CLI may write one document at a time; more rounds than this mean a bug.
 _CAS_ROUNDS_MOST = 20
 
@@ -431,11 +432,8 @@ class FleetState:
     async def write_loads(self, loads: Loads) -> None:
         """Keep what the balancing compares instead of what was before (manager only)."""
         workers = {w: [use.rate, use.busy, use.cpu] for w, use in loads.workers.items()}
-        rows = {_LEASE + key: rate for key, rate in loads.leases.items()}
-        rows |= {_WORKER + worker_id: use for worker_id, use in workers.items()}
-        await write_rows(
-            self._store, LOADS, rows, per_document=LOADS_PER_DOCUMENT, body=_loads_body
-        )
+        rows = rows_of_loads(loads.leases, workers)
+        await write_rows(self._store, LOADS, rows, per_document=LOADS_PER_DOCUMENT, body=loads_body)
 
     async def loads(self) -> Loads:
         """Read what the balancing compares (manager only)."""
@@ -472,13 +470,6 @@ class FleetState:
         raise ProtocolError(
             f"{kind} {name}: not written in {_CAS_ROUNDS_MOST} rounds of compare-and-set"
         )
-
-
-def _loads_body(rows: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        part: {k.removeprefix(begins): v for k, v in rows.items() if k.startswith(begins)}
-        for part, begins in (("leases", _LEASE), ("workers", _WORKER))
-    }
 
 
 def slot_body(slot: Slot) -> dict[str, Any]:

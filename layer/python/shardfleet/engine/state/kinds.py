@@ -260,6 +260,24 @@ class LoadRows(msgspec.Struct, frozen=True):
     workers: Mapping[str, UseRow]
 
 
+_LEASE, _WORKER = "lease ", "worker "
+
+
+def rows_of_loads(leases: Mapping[str, int], workers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return loads as rows by key, which :func:`loads_body` takes apart again."""
+    return {_LEASE + key: rate for key, rate in leases.items()} | {
+        _WORKER + worker_id: use for worker_id, use in workers.items()
+    }
+
+
+def loads_body(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a document of loads."""
+    return {
+        part: {k.removeprefix(begins): v for k, v in rows.items() if k.startswith(begins)}
+        for part, begins in (("leases", _LEASE), ("workers", _WORKER))
+    }
+
+
 # --- what bodies are made into
 
 
