@@ -144,7 +144,7 @@ class FleetUnderLoad:
     def pid_of(self, shard_id: str) -> int | None:
         """Return the process that handled the last batch of a shard."""
         self.lines()
-        return self.fleet.ledger.last_writer(shard_id)
+        return {line.shard_id: line.pid for line in self.fleet.ledger.lines}.get(shard_id)
 
     def is_settled(self, *, workers: int) -> bool:
         """Tell whether so many workers run, hold everything, and have handled records of theirs."""

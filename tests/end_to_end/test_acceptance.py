@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet_local.acceptance.deployment import Deployment, KeptClients, NotDestroyed
+from shardfleet_local.acceptance.deployment import Account, Deployment, NotDestroyed
 from shardfleet_local.acceptance.left_behind import left_behind
 from shardfleet_local.acceptance.measured import Shown
 from shardfleet_local.acceptance.plan import SHORT, TAG
@@ -30,7 +30,7 @@ QUEUE = {"Resources": {"Queue": {"Type": "AWS::SQS::Queue"}}}
 @pytest.fixture(scope="module")
 def account():
     with EmbeddedAws(enforce_iam=True) as aws:
-        yield KeptClients(aws)
+        yield Account.embedded(aws)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def a_report(run, **changes):
 
 
 def test_every_step_passes_and_nothing_is_left(run):
-    shown = {row.name: row.measured.shown for row in run.rows}
+    shown = {row.step.name: row.measured.shown for row in run.rows}
 
     # A slow machine shows nothing of AWS.
     assert Shown.FAILED not in shown.values()
@@ -76,7 +76,7 @@ def test_nothing_outside_of_the_stack_and_its_bucket_is_written(run, account):
 
 
 def test_what_was_fed_is_what_was_handled(run):
-    (records,) = [row.measured.figures for row in run.rows if row.name == "records"]
+    (records,) = [row.measured.figures for row in run.rows if row.step.name == "records"]
 
     assert records["records"] >= SHORT.records
     assert records["handled"] == records["records"]
@@ -87,7 +87,7 @@ def test_the_report_says_all_of_it_and_names_no_account(run, tmp_path):
 
     found = json.loads(document.read_text("utf-8"))
     assert found["passed"] is True
-    assert [step["name"] for step in found["steps"]] == [row.name for row in run.rows]
+    assert [step["name"] for step in found["steps"]] == [row.step.name for row in run.rows]
     assert "# Acceptance: passed" in page.read_text("utf-8")
     assert page.read_text("utf-8").count("\n| ") == len(run.rows) + 1
     for file in (page, document):
@@ -96,10 +96,10 @@ def test_the_report_says_all_of_it_and_names_no_account(run, tmp_path):
 
 def test_one_record_less_among_the_same_fails_the_report(run, tmp_path):
     lines = run.scene.notes.lines
-    sent = list(run.scene.sent)
+    sent = list(run.scene.feeder.sent)
     once = verdict(sent, lines, shards=[])
     assert judged(once, []).shown is Shown.PASSED
-    (lost,) = [row for row in run.rows if row.name == "records"]
+    (lost,) = [row for row in run.rows if row.step.name == "records"]
     # What was rewound came twice: all of its deliveries are taken out.
     place = lines[0].records[0]
     without = [

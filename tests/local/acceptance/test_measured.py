@@ -1,12 +1,17 @@
 """How what was measured is judged."""
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
-from shardfleet_local.acceptance.measured import Shown, in_time, percentile, waited_ms
-from shardfleet_local.acceptance.scene import StepFailed
+from shardfleet_local.acceptance.measured import Shown, in_time, percentile
+from shardfleet_local.acceptance.plan import SHORT
+from shardfleet_local.acceptance.scene import Scene, StepFailed
 from shardfleet_local.acceptance.steps import judged, rewound_to
 from shardfleet_local.rig.verdict import verdict
 from tests.local.rig.builders import BEGAN_MS, a_line, a_sent, a_shard
+from tests.local.rig.test_incidents import StepClock
 
 SENT = [a_sent(number, at_ms=BEGAN_MS + 100 * number) for number in range(1, 5)]
 
@@ -37,21 +42,27 @@ def test_one_record_before_its_time_fails():
     assert judge(a_line(SENT[1]), a_line(SENT[0], *SENT[2:])).shown is Shown.FAILED
 
 
-def test_the_slowest_record_of_a_time_is_found_and_one_that_waits_has_no_time_yet():
-    first = {record.number: record.sent_ms + 10 * record.number for record in SENT[:3]}
+def test_the_slowest_record_since_an_instant_is_found_once_all_are_handled():
+    lines = [a_line(r, at_ms=r.sent_ms + 10 * r.number) for r in SENT]
+    noted = []
+    scene = Scene(
+        deployment=None,
+        size=SHORT,
+        stack=None,
+        folder=None,
+        feeder=SimpleNamespace(sent=SENT),
+        notes=SimpleNamespace(lines=noted, read=lambda: noted.append(lines.pop(0)) if lines else 0),
+        clock=StepClock(),
+    )
 
-    def waited(from_number, until_number):
-        return waited_ms(
-            SENT,
-            first,
-            from_ms=BEGAN_MS + 100 * from_number,
-            until_ms=BEGAN_MS + 100 * until_number,
-        )
+    def slowest_ms(since_number):
+        since_ms = BEGAN_MS + 100 * since_number
+        return asyncio.run(scene.slowest_ms(since_ms=since_ms, what="all"))
 
-    assert waited(1, 2) == 20
-    assert waited(1, 3) == 30
-    assert waited(3, 4) is None
-    assert waited(7, 9) == 0
+    assert (slowest_ms(1), slowest_ms(5), lines) == (40, 0, [])
+    noted.pop()
+    with pytest.raises(StepFailed, match=r"1 records were not handled within 180 s, the .* 4 of"):
+        slowest_ms(1)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import json
 
-from shardfleet_local.acceptance.measured import Measured, Shown, StepRow
+from shardfleet_local.acceptance.measured import Measured, Shown, Step, StepRow
 from shardfleet_local.acceptance.plan import SHORT
 from shardfleet_local.acceptance.report import HIDDEN, AcceptanceReport
 
@@ -23,12 +23,9 @@ def a_report(*rows, hidden=ACCOUNT):
 
 def a_row(shown, text):
     return StepRow(
-        name="destroy",
-        does="does",
-        promise="promises",
-        page="docs/cli.md",
-        measured=Measured(shown, text, {"bucket": text}),
-        took_ms=1_500,
+        Step("destroy", "does", "promises", "docs/cli.md"),
+        Measured(shown, text, {"bucket": text}),
+        1_500,
     )
 
 

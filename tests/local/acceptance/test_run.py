@@ -4,11 +4,10 @@ import pytest
 
 from shardfleet_local.acceptance import run as run_module
 from shardfleet_local.acceptance.deployment import NotDestroyed
-from shardfleet_local.acceptance.measured import Measured, Shown
+from shardfleet_local.acceptance.measured import Measured, Shown, Step
 from shardfleet_local.acceptance.plan import SHORT
 from shardfleet_local.acceptance.run import Acceptance
 from shardfleet_local.acceptance.scene import StepFailed
-from shardfleet_local.acceptance.steps import Step
 from shardfleet_local.aws.deploy import DeploymentFailed, StackOutputs
 
 
@@ -68,7 +67,7 @@ def a_step(name, shown=Shown.PASSED, *, error=None):
 
 
 def rows_of(run):
-    return {row.name: row.measured.shown for row in run.rows}
+    return {row.step.name: row.measured.shown for row in run.rows}
 
 
 def test_all_steps_are_done_between_deploying_and_destroying(deployment):

@@ -1,11 +1,9 @@
 """What a step waits for, against a scene that only tells which executions run."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from shardfleet_local.acceptance.plan import SHORT
-from shardfleet_local.acceptance.scene import StepFailed
+from shardfleet_local.acceptance.scene import Scene, StepFailed
 from shardfleet_local.acceptance.steps import replacement
 from shardfleet_testkit.clock import VirtualClock, run_virtual
 
@@ -14,10 +12,12 @@ def a_scene(*answers):
     """A fleet of two workers at least; each look sees the next answer, and then the last one."""
     left = list(answers)
 
-    async def running():
-        return dict.fromkeys(left.pop(0) if len(left) > 1 else left[0], 0)
+    class Told(Scene):
+        async def running(self):
+            return set(left.pop(0) if len(left) > 1 else left[0])
 
-    return SimpleNamespace(size=SHORT, clock=VirtualClock(), running=running)
+    nothing = dict.fromkeys(("deployment", "stack", "folder", "feeder", "notes"))
+    return Told(**nothing, size=SHORT, clock=VirtualClock())
 
 
 def replaced(before, stopped, *answers):
@@ -35,5 +35,5 @@ def test_beside_a_stand_in_for_a_worker_that_stood_still_nothing_is_to_be_starte
 
 
 def test_a_place_that_nobody_takes_fails_the_step():
-    with pytest.raises(StepFailed, match="no execution was started within 180 s"):
+    with pytest.raises(StepFailed, match="another execution: not within 180 s"):
         replaced("ab", "a", "b")

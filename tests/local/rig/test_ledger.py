@@ -228,5 +228,3 @@ def test_a_process_has_the_shards_that_it_was_the_last_to_handle(tmp_path):
 
     assert ledger.shards_of(1) == {"b"}
     assert ledger.shards_of(2) == {"a"}
-    assert ledger.last_writer("a") == 2
-    assert ledger.last_writer("c") is None

@@ -4,10 +4,9 @@ The acceptance: the whole fleet in an account of the user's, or on the embedded 
     plan.py         how large, under which name, and what it may cost at most
     deployment.py   its bucket and its stack: made, deployed anew, destroyed
     left_behind.py  what the account still has of it afterwards
-    notes.py        what handlers have finished, read from the bucket
-    feeding.py      records in, until told otherwise
     facts.py        what AWS is asked to confirm: behaviour that the fleet relies on
-    steps.py        the steps, each a row of the report
+    scene.py        what the steps work on: the deployed fleet, its feed, its ledger
+    steps.py        the steps, each a row of the report (measured.py)
     run.py          one after the other; whatever happens, all is destroyed
     report.py       Markdown and JSON
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Self
 
 from botocore.config import Config
 from botocore.exceptions import ClientError
@@ -22,6 +22,8 @@ from botocore.exceptions import ClientError
 from shardfleet.errors import ConfigurationError, ShardfleetError
 from shardfleet_local.acceptance.plan import DESTROY_MS, TAG, AcceptanceSize, bucket_name
 from shardfleet_local.aws.deploy import AT_ONCE, DeployWait, StackOutputs, deploy
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.rig.fleet import needing_the_cdk
 from shardfleet_local.rig.ledger import PROBE_FOLDER
 from shardfleet_local.rig.probe.s3_probe import BUCKET_VARIABLE, HUNG, NOTES, VERSION_VARIABLE
 
@@ -33,78 +35,32 @@ class NotDestroyed(ShardfleetError):
     """Something of the run could not be removed; the message says what, and why."""
 
 
-class AcceptanceAccount(Protocol):
-    """An account to run in: one of the user's, or the embedded AWS."""
-
-    @property
-    def account_id(self) -> str:
-        """12 digits."""
-
-    @property
-    def region(self) -> str:
-        """Of everything."""
-
-    def client(self, service: str, config: Config | None = None) -> Any:
-        """Make a boto3 client."""
-
-    def environment(self) -> dict[str, str]:
-        """Return what another process needs in its environment to use this account."""
-
-
 @dataclass(frozen=True, slots=True)
-class KeptClients:
+class Account:
     """
-    An account whose clients are made once: making one takes up to a second.
-
-    Attributes:
-        account: the account.
-
-    """
-
-    account: AcceptanceAccount
-    _made: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def account_id(self) -> str:
-        """12 digits."""
-        return self.account.account_id
-
-    @property
-    def region(self) -> str:
-        """Of everything."""
-        return self.account.region
-
-    def client(self, service: str, config: Config | None = None) -> Any:
-        """Return a client, which threads may share."""
-        if config is not None:
-            return self.account.client(service, config)
-        if service not in self._made:
-            self._made[service] = self.account.client(service)
-        return self._made[service]
-
-    def environment(self) -> dict[str, str]:
-        """Return what another process needs in its environment to use this account."""
-        return self.account.environment()
-
-
-@dataclass(frozen=True, slots=True)
-class OwnAccount:
-    """
-    The account that the environment's credentials are of.
+    An account to run in: the embedded AWS, or the one that the environment's credentials are of.
 
     Attributes:
         account_id: 12 digits.
         region: of everything.
-        session: makes the clients.
+        variables: what another process needs in its environment to use it.
+        make: makes a boto3 client, which takes up to a second.
 
     """
 
     account_id: str
     region: str
-    session: Any
+    variables: Mapping[str, str]
+    make: Callable[..., Any]
+    _made: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of_environment(cls) -> OwnAccount:
+    def embedded(cls, aws: EmbeddedAws) -> Self:
+        """Return the account of an embedded AWS."""
+        return cls(aws.account_id, aws.region, aws.environment(), aws.client)
+
+    @classmethod
+    def of_environment(cls) -> Self:
         """
         Ask AWS whose account it is; this is a read.
 
@@ -115,21 +71,23 @@ class OwnAccount:
         import boto3  # noqa: PLC0415 - with its session come the credentials
 
         session = boto3.session.Session()
-        if not session.region_name:
+        region = session.region_name
+        if not region:
             raise ConfigurationError(
                 "no region: set AWS_REGION, or name one in your AWS configuration; --local needs "
                 "neither region nor account"
             )
-        found = session.client("sts").get_caller_identity()
-        return cls(found["Account"], session.region_name, session)
+        account_id = session.client("sts").get_caller_identity()["Account"]
+        variables = {**os.environ, "AWS_REGION": region, "AWS_DEFAULT_REGION": region}
+        return cls(account_id, region, variables, session.client)
 
     def client(self, service: str, config: Config | None = None) -> Any:
-        """Make a boto3 client."""
-        return self.session.client(service, config=config)
-
-    def environment(self) -> dict[str, str]:
-        """Return what another process needs in its environment to use this account."""
-        return {**os.environ, "AWS_REGION": self.region, "AWS_DEFAULT_REGION": self.region}
+        """Return a client, which threads may share unless it is of a config of its own."""
+        if config is not None:
+            return self.make(service, config=config)
+        if service not in self._made:
+            self._made[service] = self.make(service)
+        return self._made[service]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +102,7 @@ class Deployment:
 
     """
 
-    account: AcceptanceAccount
+    account: Account
     name: str
     embedded: bool
 
@@ -183,13 +141,8 @@ class Deployment:
             DeploymentFailed: the stack did not settle.
 
         """
-        try:
+        with needing_the_cdk():
             from shardfleet_cdk.acceptance import synthesize_acceptance  # noqa: PLC0415 - Node
-        except ImportError as error:
-            raise ConfigurationError(
-                f"the stack is synthesized on the spot, which needs the CDK ({error}): "
-                "pip install 'shardfleet[local]'"
-            ) from error
         handler = folder / "handler"
         if not handler.exists():
             ignored = shutil.ignore_patterns("__pycache__", "*.pyc")

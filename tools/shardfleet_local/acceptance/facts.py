@@ -12,30 +12,9 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from shardfleet_local.acceptance.deployment import AcceptanceAccount
+from shardfleet_local.acceptance.scene import Scene
 
 ACCEPTED = "accepted"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactPlaces:
-    """
-    Where the questions are asked.
-
-    Attributes:
-        account: the account.
-        stream: ARN of a stream with two shards at least.
-        state_table: the fleet's; a document is written there, and removed.
-        machine: ARN of the state machine.
-        bucket: an object is written there.
-
-    """
-
-    account: AcceptanceAccount
-    stream: str
-    state_table: str
-    machine: str
-    bucket: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +31,12 @@ class Fact:
 
     text: str
     answer: str
-    ask: Callable[[FactPlaces], str]
+    ask: Callable[[Scene], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FactFound:
-    """A fact, and what was answered."""
-
-    text: str
-    expected: str
-    answered: str
-
-
-def ask_all(places: FactPlaces) -> list[FactFound]:
-    """Ask every question."""
-    return [
-        FactFound(text=fact.text, expected=fact.answer, answered=fact.ask(places)) for fact in FACTS
-    ]
+def ask_all(scene: Scene) -> list[tuple[Fact, str]]:
+    """Ask every question, and return the answers."""
+    return [(fact, fact.ask(scene)) for fact in FACTS]
 
 
 def _answer(call: Callable[..., Any], **arguments: Any) -> str:
@@ -79,41 +47,46 @@ def _answer(call: Callable[..., Any], **arguments: Any) -> str:
     return ACCEPTED
 
 
-def _token(places: FactPlaces, **beside: Any) -> str:
-    kinesis = places.account.client("kinesis")
-    token = kinesis.list_shards(StreamARN=places.stream, MaxResults=1)["NextToken"]
+def _token(scene: Scene, **beside: Any) -> str:
+    kinesis = scene.client("kinesis")
+    token = kinesis.list_shards(StreamARN=scene.outputs["StreamArn"], MaxResults=1)["NextToken"]
     return _answer(kinesis.list_shards, NextToken=token, **beside)
 
 
-def _iterator(places: FactPlaces, kind: str, **more: Any) -> str:
-    kinesis = places.account.client("kinesis")
-    first = kinesis.list_shards(StreamARN=places.stream)["Shards"][0]["ShardId"]
-    asked = {"StreamARN": places.stream, "ShardId": first, "ShardIteratorType": kind, **more}
+def _iterator(scene: Scene, kind: str, **more: Any) -> str:
+    kinesis = scene.client("kinesis")
+    first = kinesis.list_shards(StreamARN=scene.outputs["StreamArn"])["Shards"][0]["ShardId"]
+    asked = {
+        "StreamARN": scene.outputs["StreamArn"],
+        "ShardId": first,
+        "ShardIteratorType": kind,
+        **more,
+    }
     return _answer(kinesis.get_shard_iterator, **asked)
 
 
-def _foreign_number(places: FactPlaces) -> str:
-    shards = places.account.client("kinesis").list_shards(StreamARN=places.stream)["Shards"]
+def _foreign_number(scene: Scene) -> str:
+    shards = scene.client("kinesis").list_shards(StreamARN=scene.outputs["StreamArn"])["Shards"]
     number = shards[1]["SequenceNumberRange"]["StartingSequenceNumber"]
-    return _iterator(places, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=number)
+    return _iterator(scene, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=number)
 
 
-def _read_nonsense(places: FactPlaces) -> str:
-    return _answer(places.account.client("kinesis").get_records, ShardIterator="A" * 64)
+def _read_nonsense(scene: Scene) -> str:
+    return _answer(scene.client("kinesis").get_records, ShardIterator="A" * 64)
 
 
-def _missing_shard(places: FactPlaces) -> str:
-    return _iterator(places, "LATEST", ShardId="shardId-000000999999")
+def _missing_shard(scene: Scene) -> str:
+    return _iterator(scene, "LATEST", ShardId="shardId-000000999999")
 
 
 _DOCUMENT = {"kind": {"S": "acceptance"}, "id": {"S": "fact"}}
 
 
-def _second_put(places: FactPlaces) -> str:
+def _second_put(scene: Scene) -> str:
     """Make an item, and make it again on the condition that there is none; then remove it."""
-    client = places.account.client("dynamodb")
+    client = scene.client("dynamodb")
     asked: Mapping[str, Any] = {
-        "TableName": places.state_table,
+        "TableName": scene.outputs["StateTable"],
         "Item": {**_DOCUMENT, "mine": {"S": "first"}},
         "ConditionExpression": "attribute_not_exists(kind)",
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
@@ -126,20 +99,20 @@ def _second_put(places: FactPlaces) -> str:
         found = item.get("mine", {}).get("S", "no item")
         return f"{error.response['Error']['Code']}, {found}"
     finally:
-        client.delete_item(TableName=places.state_table, Key=_DOCUMENT)
+        client.delete_item(TableName=scene.outputs["StateTable"], Key=_DOCUMENT)
     return ACCEPTED
 
 
-def _second_object(places: FactPlaces) -> str:
-    client = places.account.client("s3")
-    asked = {"Bucket": places.bucket, "Key": "fact", "Body": b"1", "IfNoneMatch": "*"}
+def _second_object(scene: Scene) -> str:
+    client = scene.client("s3")
+    asked = {"Bucket": scene.deployment.bucket, "Key": "fact", "Body": b"1", "IfNoneMatch": "*"}
     client.put_object(**asked)
     return _answer(client.put_object, **asked)
 
 
-def _missing_execution(places: FactPlaces) -> str:
-    arn = places.machine.replace(":stateMachine:", ":execution:") + ":nobody"
-    return _answer(places.account.client("stepfunctions").describe_execution, executionArn=arn)
+def _missing_execution(scene: Scene) -> str:
+    arn = scene.outputs["StateMachineArn"].replace(":stateMachine:", ":execution:") + ":nobody"
+    return _answer(scene.client("stepfunctions").describe_execution, executionArn=arn)
 
 
 FACTS = (
@@ -147,22 +120,22 @@ FACTS = (
     Fact(
         "ListShards refuses a token and a stream together",
         "InvalidArgumentException",
-        lambda places: _token(places, StreamARN=places.stream),
+        lambda scene: _token(scene, StreamARN=scene.outputs["StreamArn"]),
     ),
     Fact(
         "GetShardIterator at TRIM_HORIZON with a number",
         "InvalidArgumentException",
-        lambda places: _iterator(places, "TRIM_HORIZON", StartingSequenceNumber="0"),
+        lambda scene: _iterator(scene, "TRIM_HORIZON", StartingSequenceNumber="0"),
     ),
     Fact(
         "GetShardIterator AT_SEQUENCE_NUMBER without a number",
         "InvalidArgumentException",
-        lambda places: _iterator(places, "AT_SEQUENCE_NUMBER"),
+        lambda scene: _iterator(scene, "AT_SEQUENCE_NUMBER"),
     ),
     Fact(
         "GetShardIterator AT_TIMESTAMP without an instant",
         "InvalidArgumentException",
-        lambda places: _iterator(places, "AT_TIMESTAMP"),
+        lambda scene: _iterator(scene, "AT_TIMESTAMP"),
     ),
     Fact("A number of another shard", "InvalidArgumentException", _foreign_number),
     Fact("An iterator for a shard that there is not", "ResourceNotFoundException", _missing_shard),

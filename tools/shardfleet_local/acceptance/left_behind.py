@@ -13,7 +13,7 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from shardfleet_local.acceptance.deployment import AcceptanceAccount
+from shardfleet_local.acceptance.deployment import Account
 from shardfleet_local.acceptance.plan import TAG
 
 
@@ -126,7 +126,7 @@ PARTS = frozenset(
 """Types of what goes with what it is a part of: a role, a function, a queue."""
 
 
-def left_behind(account: AcceptanceAccount, name: str, made: Mapping[str, str]) -> list[str]:
+def left_behind(account: Account, name: str, made: Mapping[str, str]) -> list[str]:
     """
     Return what is still there of a run, as ``<service>: <name>``, sorted.
 
@@ -153,7 +153,7 @@ def left_behind(account: AcceptanceAccount, name: str, made: Mapping[str, str]) 
     )
 
 
-def tagged(account: AcceptanceAccount, name: str) -> list[str]:
+def tagged(account: Account, name: str) -> list[str]:
     """
     Return the ARNs that the index of tags still has; it lags, so it is told and proves nothing.
 
@@ -166,7 +166,7 @@ def tagged(account: AcceptanceAccount, name: str) -> list[str]:
     return [each["ResourceARN"] for page in found for each in page["ResourceTagMappingList"]]
 
 
-def _listed(account: AcceptanceAccount, kind: Inventory, name: str) -> Iterator[str]:
+def _listed(account: Account, kind: Inventory, name: str) -> Iterator[str]:
     client = account.client(kind.service)
     more = {"AlarmTypes": ["MetricAlarm", "CompositeAlarm"]} if "alarms" in kind.operation else {}
     try:

@@ -1,12 +1,11 @@
-"""What a step has measured, beside what was promised; a row of the report."""
+"""A step and what it has measured, beside what was promised: a row of the report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-from shardfleet_local.rig.feed import SentRecord
+from typing import Any
 
 
 class Shown(StrEnum):
@@ -26,26 +25,32 @@ class Measured:
         shown: whether it is as promised.
         text: for a person.
         figures: for programs, by name with the unit last.
+        is_done: whether it could be done at all.
 
     """
 
     shown: Shown
     text: str
     figures: Mapping[str, object] = field(default_factory=dict)
+    is_done: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRow:
+async def _by_itself(_: Any) -> Measured:
+    raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
     """
-    A row of the report.
+    A step.
 
     Attributes:
-        name: of the step.
-        does: what was done.
-        promise: what is promised of it.
-        page: where that is written, in the repository.
-        measured: what came of it.
-        took_ms: how long the step was.
+        name: for the report.
+        does: what is done.
+        promise: what should come of it.
+        page: where that is promised, in the repository.
+        run: does and measures it, given the scene.
+        is_fed: whether records come meanwhile.
 
     """
 
@@ -53,30 +58,17 @@ class StepRow:
     does: str
     promise: str
     page: str
+    run: Callable[[Any], Awaitable[Measured]] = _by_itself
+    is_fed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """A step, what came of it, and how long it was in milliseconds."""
+
+    step: Step
     measured: Measured
     took_ms: int
-
-
-def waited_ms(
-    sent: Sequence[SentRecord], first_ms: Mapping[int, int], *, from_ms: int, until_ms: int
-) -> int | None:
-    """
-    Return how long the slowest record of a time waited to be handled; None: one still waits.
-
-    Args:
-        sent: what was sent.
-        first_ms: number of a record to when it was first handled.
-        from_ms: sent from then on, epoch milliseconds.
-        until_ms: and until then.
-
-    """
-    slowest = 0
-    for record in sent:
-        if from_ms <= record.sent_ms <= until_ms:
-            if record.number not in first_ms:
-                return None
-            slowest = max(slowest, first_ms[record.number] - record.sent_ms)
-    return slowest
 
 
 def in_time(took_ms: int, *, most_ms: int, embedded: bool) -> Shown:
@@ -90,6 +82,3 @@ def percentile(values: Sequence[int], part: float) -> int:
     """Return the value below which a part of all lies; 0 for none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0
-
-
-Say = Callable[[str], None]

@@ -68,9 +68,9 @@ class AcceptanceReport:
         yield "|---|---|---|---|---|---|"
         for row in self.rows:
             cells = (
-                row.name,
-                row.does,
-                f"{row.promise} ({row.page})",
+                row.step.name,
+                row.step.does,
+                f"{row.step.promise} ({row.step.page})",
                 row.measured.text,
                 row.measured.shown.value,
                 f"{row.took_ms / 1000:.1f}",
@@ -87,10 +87,10 @@ class AcceptanceReport:
             "price_most_dollars": price(self.size).total,
             "steps": [
                 {
-                    "name": row.name,
-                    "does": row.does,
-                    "promise": row.promise,
-                    "page": row.page,
+                    "name": row.step.name,
+                    "does": row.step.does,
+                    "promise": row.step.promise,
+                    "page": row.step.page,
                     "result": row.measured.shown.value,
                     "measured": row.measured.text,
                     "figures": dict(row.measured.figures),

@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,16 @@ from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.ports import Clock
 from shardfleet.errors import ShardfleetError
 from shardfleet_local.acceptance.deployment import Deployment
-from shardfleet_local.acceptance.notes import BatchNotes
 from shardfleet_local.acceptance.plan import AcceptanceSize
 from shardfleet_local.aws.deploy import StackOutputs
 from shardfleet_local.rig.feed import Feeder, SentRecord
+from shardfleet_local.rig.ledger import BatchNotes
 from shardfleet_local.rig.verdict import Deliveries, RunVerdict, verdict
+from shardfleet_local.rig.waiting import until
 
-_LOOK_EVERY_MS = 500
+STEP_MS = 180_000
+"""Longest wait for anything that a step waits for."""
+
 _COMMAND_LIMIT_S = 240
 _COMMAND = "from shardfleet_ops.cli import main; raise SystemExit(main())"
 
@@ -39,7 +42,7 @@ class Scene:
     Attributes:
         deployment: what it is.
         size: how much is done.
-        stack: its outputs.
+        stack: as it was deployed last.
         folder: for what is synthesized.
         feeder: records in.
         notes: what was handled.
@@ -56,73 +59,87 @@ class Scene:
     clock: Clock
 
     @property
-    def sent(self) -> Sequence[SentRecord]:
-        """What was sent so far."""
-        return self.feeder.sent
+    def outputs(self) -> Mapping[str, str]:
+        """Of the stack."""
+        return self.stack.outputs
 
     def client(self, service: str) -> Any:
-        """Make a boto3 client of the account."""
+        """Return a boto3 client of the account."""
         return self.deployment.account.client(service)
-
-    def output(self, name: str) -> str:
-        """Return an output of the stack."""
-        return self.stack.outputs[name]
 
     def first_ms(self) -> dict[int, int]:
         """Return when each record was first handled, by its number, as far as is noted."""
-        return Deliveries.of(self.sent, self.notes.lines).first_ms
+        return Deliveries.of(list(self.feeder.sent), self.notes.lines).first_ms
 
     async def verdict(self) -> RunVerdict:
         """Judge everything so far."""
         shards = await self.shards()
-        return verdict(list(self.sent), self.notes.lines, shards=shards)
+        return verdict(list(self.feeder.sent), self.notes.lines, shards=shards)
 
     async def shards(self) -> list[Shard]:
         """List all shards, closed ones too."""
-        client = self.client("kinesis")
-        return await asyncio.to_thread(list_shards, client, self.output("StreamArn"))
+        return await asyncio.to_thread(
+            list_shards, self.client("kinesis"), self.outputs["StreamArn"]
+        )
 
-    async def open_shards(self) -> list[Shard]:
-        """List those that take records, in the order of their hash ranges."""
-        found = [each for each in await self.shards() if each.is_open]
-        return sorted(found, key=lambda each: each.hash_key_range)
-
-    async def handled(self, *, sent_by_ms: int, within_ms: int, what: str) -> dict[int, int]:
+    async def until(self, look: Callable[[], Any], *, what: str) -> Any:
         """
-        Wait until all that was sent by an instant is handled, and return when each first was.
+        Wait until a look answers something true, and return it.
 
         Raises:
             StepFailed: it was not in time.
 
         """
-        deadline_ms = self.clock.monotonic_ms() + within_ms
-        while True:
-            await asyncio.to_thread(self.notes.read)
-            first = self.first_ms()
-            left = [r for r in self.sent if r.sent_ms <= sent_by_ms and r.number not in first]
-            if not left:
-                return first
-            if self.clock.monotonic_ms() > deadline_ms:
-                raise StepFailed(
-                    f"{what}: {len(left)} records were not handled within "
-                    f"{within_ms // 1000} s, the first of them number {left[0].number} of "
-                    f"{left[0].receipt.shard_id}"
-                )
-            await self.clock.sleep_ms(_LOOK_EVERY_MS)
+        answer = await until(look, clock=self.clock, within_ms=STEP_MS)
+        if not answer:
+            raise StepFailed(f"{what}: not within {STEP_MS // 1000} s")
+        return answer
 
-    async def running(self) -> dict[str, int]:
-        """Return when each running execution was started, epoch milliseconds, by its ARN."""
+    async def slowest_ms(self, *, since_ms: int = 0, what: str) -> int:
+        """
+        Wait until all that was sent so far is handled.
 
-        def ask() -> dict[str, int]:
-            pages = self.client("stepfunctions").get_paginator("list_executions")
-            found = pages.paginate(
-                stateMachineArn=self.output("StateMachineArn"), statusFilter="RUNNING"
+        Returns:
+            How long the slowest record waited, of those sent since an instant (epoch
+            milliseconds); 0 if there is none.
+
+        Raises:
+            StepFailed: it was not in time.
+
+        """
+        due = list(self.feeder.sent)
+        first_ms: dict[int, int] = {}
+        left: list[SentRecord] = []
+
+        def is_handled() -> bool:
+            self.notes.read()
+            first_ms.update(self.first_ms())
+            left[:] = [record for record in due if record.number not in first_ms]
+            return not left
+
+        if not await until(is_handled, clock=self.clock, within_ms=STEP_MS):
+            raise StepFailed(
+                f"{what}: {len(left)} records were not handled within {STEP_MS // 1000} s, the "
+                f"first of them number {left[0].number} of {left[0].receipt.shard_id}"
             )
-            return {
-                each["executionArn"]: round(each["startDate"].timestamp() * 1000)
-                for page in found
-                for each in page["executions"]
-            }
+        since = (record for record in due if record.sent_ms >= since_ms)
+        return max((first_ms[r.number] - r.sent_ms for r in since), default=0)
+
+    async def noted(self) -> int:
+        """Return how many records were noted as handled so far, those that came again included."""
+        await asyncio.to_thread(self.notes.read)
+        return sum(len(line.records) for line in self.notes.lines)
+
+    async def running(self) -> set[str]:
+        """Return the ARNs of the running executions."""
+
+        def ask() -> set[str]:
+            pages = (
+                self.client("stepfunctions")
+                .get_paginator("list_executions")
+                .paginate(stateMachineArn=self.outputs["StateMachineArn"], statusFilter="RUNNING")
+            )
+            return {each["executionArn"] for page in pages for each in page["executions"]}
 
         return await asyncio.to_thread(ask)
 
@@ -135,19 +152,16 @@ class Scene:
 
         """
         words = [*arguments, "--json", "--stack", self.deployment.name]
-
-        def call() -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                [sys.executable, "-P", "-c", _COMMAND, *words],
-                env=self.deployment.account.environment(),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_COMMAND_LIMIT_S,
-                check=False,
-            )
-
-        done = await asyncio.to_thread(call)
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-P", "-c", _COMMAND, *words],
+            env=self.deployment.account.variables,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_LIMIT_S,
+            check=False,
+        )
         if done.returncode:
             told = (done.stderr or done.stdout).strip().splitlines()[-1:]
             raise StepFailed(

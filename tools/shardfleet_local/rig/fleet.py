@@ -221,6 +221,18 @@ def running_fleet(
             say("stopping everything")
 
 
+@contextlib.contextmanager
+def needing_the_cdk() -> Iterator[None]:
+    """Say what to install where an import of the CDK fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the stack is synthesized on the spot, which needs the CDK ({error}): "
+            "pip install 'shardfleet[local]'"
+        ) from error
+
+
 def synthesized(
     folder: Path, plan: FleetPlan, *, say: Callable[[str], None] = lambda _: None
 ) -> Path:
@@ -239,13 +251,8 @@ def synthesized(
         say("nothing has changed since the stack was synthesized")
         return folder / f"{stack_of(folder)}.template.json"
     say("synthesizing the stack")
-    try:
+    with needing_the_cdk():
         from shardfleet_cdk.synthesis import synthesize  # noqa: PLC0415 - it starts Node
-    except ImportError as error:
-        raise ConfigurationError(
-            f"the stack is synthesized on the spot, which needs the CDK ({error}): "
-            "pip install 'shardfleet[local]'"
-        ) from error
     written: Path = synthesize(folder, context=plan.context, project=plan.project)
     if plan.cache:
         plan.cache.keep(key, folder)

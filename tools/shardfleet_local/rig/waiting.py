@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from inspect import isawaitable
-from typing import TypeVar
+from collections.abc import Callable
+from inspect import iscoroutinefunction
+from typing import Any
 
 from shardfleet.engine.ports import Clock
 
-T = TypeVar("T")
-
 
 async def until(
-    look: Callable[[], T | Awaitable[T]], *, clock: Clock, within_ms: int, every_ms: int = 500
-) -> T:
+    look: Callable[[], Any], *, clock: Clock, within_ms: int, every_ms: int = 500
+) -> Any:
     """
     Return what a look answers once that is true; the last answer when time is over.
 
     Args:
-        look: asks, in a thread, or with calls that are awaited.
+        look: asks; in a thread, unless it is a coroutine's function.
         clock: tells the time.
         within_ms: for how long.
         every_ms: between two looks.
@@ -27,9 +25,7 @@ async def until(
     """
     deadline_ms = clock.monotonic_ms() + within_ms
     while True:
-        answer = await asyncio.to_thread(look)
-        if isawaitable(answer):
-            answer = await answer
+        answer = await (look() if iscoroutinefunction(look) else asyncio.to_thread(look))
         if answer or clock.monotonic_ms() > deadline_ms:
             return answer
         await clock.sleep_ms(every_ms)

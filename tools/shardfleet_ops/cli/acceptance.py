@@ -56,28 +56,28 @@ def acceptance(
 
 
 def _run_embedded(size: "AcceptanceSize", output: Path, *, dry_run: bool) -> None:
-    from shardfleet_local.acceptance.deployment import Deployment, KeptClients
+    from shardfleet_local.acceptance.deployment import Account, Deployment
     from shardfleet_local.aws.launcher import EmbeddedAws
 
     tell(None, _plan(size, "an embedded AWS on this machine"), as_json=False)
     if dry_run:
         return
     with EmbeddedAws(enforce_iam=True) as aws:
-        deployment = Deployment(account=KeptClients(aws), name=_new_name(), embedded=True)
+        deployment = Deployment(account=Account.embedded(aws), name=_new_name(), embedded=True)
         _run(deployment, size, output, where="the embedded AWS", hidden=aws.account_id)
 
 
 def _run_in_account(
     size: "AcceptanceSize", output: Path, *, account_id: bool, yes: bool, dry_run: bool
 ) -> None:
-    from shardfleet_local.acceptance.deployment import Deployment, KeptClients, OwnAccount
+    from shardfleet_local.acceptance.deployment import Account, Deployment
 
-    account = OwnAccount.of_environment()
+    account = Account.of_environment()
     where = f"account {account.account_id}, region {account.region}"
     tell(None, _plan(size, where), as_json=False)
     if not approved(yes=yes, dry_run=dry_run, as_json=False):
         raise typer.Exit(exit_code(done=False, dry_run=dry_run))
-    deployment = Deployment(account=KeptClients(account), name=_new_name(), embedded=False)
+    deployment = Deployment(account=account, name=_new_name(), embedded=False)
     _run(
         deployment,
         size,
@@ -116,12 +116,12 @@ def _run(
 
 
 def _destroy(name: str, *, yes: bool, dry_run: bool) -> None:
-    from shardfleet_local.acceptance.deployment import Deployment, KeptClients, OwnAccount
+    from shardfleet_local.acceptance.deployment import Account, Deployment
     from shardfleet_local.acceptance.plan import checked_name
     from shardfleet_local.acceptance.run import destroyed
 
-    account = OwnAccount.of_environment()
-    deployment = Deployment(account=KeptClients(account), name=checked_name(name), embedded=False)
+    account = Account.of_environment()
+    deployment = Deployment(account=account, name=checked_name(name), embedded=False)
     say(f"Destroys the stack {name} and the bucket {deployment.bucket}.")
     if not approved(yes=yes, dry_run=dry_run, as_json=False):
         raise typer.Exit(exit_code(done=False, dry_run=dry_run))
@@ -142,18 +142,15 @@ def _new_name() -> str:
 def _plan(size: "AcceptanceSize", where: str) -> Iterator[str | Text | Table]:
     """Say what would be done, and for how much."""
     from shardfleet_local.acceptance.plan import MINUTES_MOST, price
-    from shardfleet_local.acceptance.steps import STEPS
+    from shardfleet_local.acceptance.steps import DEPLOY, DESTROY, LEFT_BEHIND, STEPS
 
     yield (
         f"In {where}: a stack and a bucket of the run's own name, {size.shards} shards, "
         f"{size.records:,} records or more, {MINUTES_MOST} minutes at most."
     )
     table = plain_table("step", "what it does", "what is promised")
-    table.add_row("deploy", "makes a bucket, and of the repository's template a stack", "")
-    for step in STEPS:
+    for step in (DEPLOY, *STEPS, DESTROY, LEFT_BEHIND):
         table.add_row(step.name, step.does, step.promise)
-    table.add_row("destroy", "deletes the stack and the bucket, whatever happened", "")
-    table.add_row("left behind", "lists what each service still has of it", "nothing")
     yield table
     costs = price(size)
     items = ", ".join(
