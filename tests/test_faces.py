@@ -11,6 +11,7 @@ import re
 
 import pytest
 
+from shardfleet import Batch
 from shardfleet_ops.cli import init
 from tests.test_rooms import dotted
 from tests.test_tidy import PYTHON, ROOT, expect_none
@@ -98,6 +99,13 @@ def test_each_name_of_a_face_is_there_and_on_the_page_about_concepts(face):
 def test_a_name_that_a_face_does_not_have_is_an_error_as_of_any_module(face):
     with pytest.raises(AttributeError, match=f"module '{face}' has no attribute 'Nobody'"):
         _ = importlib.import_module(face).Nobody
+
+
+def test_a_batch_shows_a_handler_what_is_a_handlers_and_nothing_of_the_workers():
+    documented = re.findall(r"^ {8}(\w+):", Batch.__doc__, re.MULTILINE)
+    of_a_handler = {*documented, "checkpoint", "done_count", "has_open", "count", "index"}
+
+    assert {name for name in dir(Batch) if not name.startswith("_")} == of_a_handler
 
 
 def section(title):

@@ -639,7 +639,7 @@ async def answered(payload, *, failed, in_window):
         window = TumblingWindow(
             start_ms=0, end_ms=60_000, is_final=False, is_terminated_early=False
         )
-        batch.belong_to(window, {})
+        batch.window = window
     return await runner.run(batch)
 
 

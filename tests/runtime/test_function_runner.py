@@ -98,7 +98,7 @@ def run_batch(given, *answers, takes_ms=0, tells_errors=False, load=False, of_wi
             deadline_ms=clock.now_ms() + TIMEOUT_MS,
         )
         if of_window:
-            batch.belong_to(*of_window)
+            batch.window, batch.state = of_window
         began_ms = clock.now_ms()
         try:
             result = await (runner.load() if load else runner.run(batch))

@@ -111,7 +111,7 @@ def a_window_call(*records, is_final=False, is_early=False, **state):
         is_final=is_final,
         is_terminated_early=is_early,
     )
-    batch.belong_to(window, state)
+    batch.window, batch.state = window, state
     return batch
 
 

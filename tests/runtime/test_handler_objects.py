@@ -12,7 +12,7 @@ import pytest
 
 from shardfleet.adapters.system import SystemClock
 from shardfleet.domain.delivery.hooks import Hook
-from shardfleet.records import ShardLife
+from shardfleet.records import ShardLife, leave_open
 from shardfleet.runtime.handler_runner import ThreadHandlerRunner
 from tests.runtime.test_handler_runner import STREAM_ARN, InvocationContext, a_batch
 
@@ -151,7 +151,7 @@ def test_what_a_class_lacks_is_told_it_by_a_batch_to_flush_if_something_is_open(
     async def scenario(runner):
         assert (await runner.tell(Hook.STARTED, shard())).error is None
         leaving = shard()
-        leaving.leave_open(ShardLife(), must_flush=True)
+        leave_open(leaving, ShardLife(), must_flush=True)
         assert (await runner.tell(Hook.STOPPING, leaving)).error is None
         await runner.tell(Hook.STARTED, shard())
         return await runner.tell(Hook.STOPPING, shard())
@@ -171,12 +171,12 @@ def test_ended_with_records_open_has_failed_and_is_called_again(monkeypatch):
         life = ShardLife()
         await runner.tell(Hook.STARTED, shard())
         batch = a_batch()
-        batch.leave_open(life, must_flush=False)
+        leave_open(batch, life, must_flush=False)
         await runner.run(batch)
         results = []
         for _ in range(2):
             over = shard()
-            over.leave_open(life, must_flush=True)
+            leave_open(over, life, must_flush=True)
             results.append((await runner.tell(Hook.ENDED, over)).error)
         return results
 

@@ -172,17 +172,6 @@ class Batch(Sequence[Record]):
         self.attempt = attempt
         self.deadline_ms = deadline_ms
 
-    def leave_open(self, life: ShardLife, *, must_flush: bool) -> None:
-        """Take part in a shard's life; for the worker: what is returned from is not done."""
-        if self._records:
-            life.handed = max(life.handed, place_of(self._records[-1]))
-        self._life, self._last = life, life.handed
-        self.state, self.must_flush = life.state, must_flush
-
-    def belong_to(self, window: TumblingWindow, state: dict[str, Any]) -> None:
-        """Be of a tumbling window; for the worker: what is returned says how far the batch is."""
-        self.window, self.state = window, state
-
     def __len__(self) -> int:
         """Return the number of records."""
         return len(self._records)
@@ -197,7 +186,7 @@ class Batch(Sequence[Record]):
 
     @property
     def has_open(self) -> bool:
-        """Tell, with manual checkpoints, whether records of the shard wait for theirs."""
+        """Return whether, with manual checkpoints, records of the shard wait for theirs."""
         return self._life is not None and self._life.through < self._life.handed
 
     @property
@@ -253,3 +242,11 @@ class Batch(Sequence[Record]):
             f"no such record in this batch of {self.shard_id}"
         )
         return ValueError(message)
+
+
+def leave_open(batch: Batch, life: ShardLife, *, must_flush: bool) -> None:
+    """Make a batch part of a shard's life: what its handler returns from is not done by that."""
+    if batch:
+        life.handed = max(life.handed, place_of(batch[-1]))
+    batch._life, batch._last = life, life.handed  # noqa: SLF001 - the worker's part of a batch
+    batch.state, batch.must_flush = life.state, must_flush

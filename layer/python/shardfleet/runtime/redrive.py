@@ -19,7 +19,7 @@ from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.engine.ports import Clock, HandlerResult, HandlerRunner
 from shardfleet.engine.retry import Patience, insisting
 from shardfleet.errors import ConfigurationError, HandlerTimedOut
-from shardfleet.records import Batch, Record, ShardLife
+from shardfleet.records import Batch, Record, ShardLife, leave_open
 from shardfleet.runtime.function_runner import EVENT_BYTES_LIMIT
 from shardfleet.runtime.handler_call import REDRIVE
 
@@ -131,7 +131,7 @@ class Redrive:
             deadline_ms=self._clock.now_ms() + self._timeout_ms,
         )
         if self._life is not None:
-            batch.leave_open(self._life, must_flush=True)
+            leave_open(batch, self._life, must_flush=True)
         return batch
 
     def _in_time(self, result: HandlerResult) -> HandlerResult:

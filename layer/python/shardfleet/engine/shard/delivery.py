@@ -44,7 +44,7 @@ from shardfleet.events.delivery import (
     WindowSkipped,
 )
 from shardfleet.events.worker import WriteDelayed
-from shardfleet.records import Batch, Record, ShardLife, place_of
+from shardfleet.records import Batch, Record, ShardLife, leave_open, place_of
 
 # Kept together where they are too old: with base64 and the event's fields about half of what an SQS
 # message holds (1 MiB).
@@ -428,7 +428,7 @@ class ShardDelivery:
 
         def join(batch: Batch) -> None:
             if self._life is not None:
-                batch.leave_open(self._life, must_flush=must_flush)
+                leave_open(batch, self._life, must_flush=must_flush)
             if self._windows is not None and (batch or is_final):  # Else it is for a hook.
                 self._windows.join(batch, is_final=is_final)
 

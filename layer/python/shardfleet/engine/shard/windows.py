@@ -112,7 +112,8 @@ class ShardWindows:
 
     def join(self, batch: Batch, *, is_final: bool) -> None:
         """Have a batch be of the window; the state is its own to change."""
-        batch.belong_to(self.open.call(is_final=is_final), read_state(self.open.state))
+        batch.window = self.open.call(is_final=is_final)
+        batch.state = read_state(self.open.state)
 
     def take(self, result: HandlerResult) -> HandlerResult:
         """Take over the state that a call answers with; what cannot be kept has failed."""
