@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "layer/python/shardfleet"
 PYTHON_FOLDERS = ("layer/python", "functions", "cdk", "spark", "tools", "tests", "benchmarks")
 
-PURE = ("domain", "records", "events", "errors", "config", "values")
+PURE = ("domain", "records", "events", "errors", "config", "faces", "values")
 SDK = ("boto3", "botocore", "aws_lambda_powertools")
 PURE_OPS = tuple(
     f"shardfleet_ops.{room}" for room in ("explain", "migrate", "positions", "template")

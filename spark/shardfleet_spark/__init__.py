@@ -8,8 +8,9 @@ this package does not load pyspark: the planner, the seals and the options are p
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shardfleet.faces import loaded_from
 
 if TYPE_CHECKING:
     from shardfleet_spark.data_source import ShardfleetDataSource
@@ -34,9 +35,4 @@ _HOMES = {
     "by_shard": "shardfleet_spark.sink.by_shard",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load what is asked for, and pyspark with it, when it is first asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = loaded_from(__name__, _HOMES)

@@ -6,8 +6,9 @@ Importing it loads no adapter, no SDK and no pytest: pytest itself loads it at e
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shardfleet.faces import loaded_from
 
 if TYPE_CHECKING:
     from shardfleet_testkit.pytest_plugin import Fleet, FleetRun
@@ -36,9 +37,4 @@ _HOMES = {
     **dict.fromkeys(("Sink", "SinkError", "current_sink"), "shardfleet_testkit.simulation.sink"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load what a name of ``__all__`` stands for when it is first asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = loaded_from(__name__, _HOMES)

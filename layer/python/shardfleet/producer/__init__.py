@@ -32,8 +32,9 @@ Importing this loads no SDK: what a name needs is loaded when it is first asked 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shardfleet.faces import loaded_from
 
 if TYPE_CHECKING:
     from shardfleet.domain.reading.flow_control import FlowLimits
@@ -82,9 +83,4 @@ _HOMES = {
     ),
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load what a name of ``__all__`` stands for when it is first asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = loaded_from(__name__, _HOMES)
