@@ -34,7 +34,7 @@ def told(
     manager: ManagerOptions,
     machine: str = "aarch64",
 ) -> str:
-    """Say what so many shards cost a month, and the stream's shards themselves beside it."""
+    """Return what so many shards cost a month, and the stream's shards themselves beside it."""
     dearer = "" if machine == "aarch64" else " Prices are of arm64; x86_64 adds 25 % to Lambda's."
     wanted = EXAMPLES if shards is None else (shards,)
     amounts = "; ".join(_amounts(config, wanted, worker=worker, manager=manager))

@@ -150,7 +150,7 @@ class ShardFleet(Construct):
             iam.PermissionsBoundary.of(self).apply(operations.permissions_boundary)
 
     def _tell_of_concurrency(self) -> None:
-        """Say what Lambda must let run at a time: the account's limit is not known here."""
+        """Note at synth how many executions Lambda must allow; the account's limit is unknown."""
         wanted = self.config.max_workers + 1  # And the manager.
         said = (
             f"max_workers {self.config.max_workers} and the manager are {wanted} executions at a "

@@ -13,7 +13,7 @@ from shardfleet.domain.cost.prices import PRICES
 
 
 def told(config: FleetConfig, *, manager_memory_mb: int) -> str:
-    """Say what sleep costs, and what waking costs at most in time."""
+    """Return what sleep costs, and how long waking takes at most."""
     dollars = asleep_per_month(config, manager_mb=manager_memory_mb)
     runs_s = config.linger_ms // 1_000
     looks = f"stays {runs_s} s of each minute to look" if runs_s else "looks once a minute"

@@ -92,13 +92,13 @@ class PipelineWork:
 
     @property
     def asks_glue(self) -> bool:
-        """Tell whether the job itself asks AWS Glue for schemas, not a role that it assumes."""
+        """Return whether the job itself asks AWS Glue for schemas, not a role that it assumes."""
         given = {name.lower() for name in self.payload_options}
         return self.payload == AVRO_GLUE and "rolearn" not in given
 
     @property
     def streaming(self) -> bool:
-        """Tell whether the job is to run for ever."""
+        """Return whether the job is to run for ever."""
         return self.trigger != AVAILABLE_NOW
 
 

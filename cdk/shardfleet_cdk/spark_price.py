@@ -9,7 +9,7 @@ from shardfleet_ops.template.spark import worker_size
 
 
 def told(spark: SparkOptions, *, streaming: bool) -> str:
-    """Say what the job costs a month with its driver alone, and with all that it may have."""
+    """Return what the job costs a month with its driver alone, and with all it may have."""
     driver, executor = worker_size(spark.conf, "driver"), worker_size(spark.conf, "executor")
     cpu, memory = (
         one + spark.max_executors * each for one, each in zip(driver, executor, strict=True)

@@ -127,7 +127,7 @@ class StackSettings:
             raise ConfigurationError(message)
 
     def _key_problems(self) -> Iterator[str]:
-        """Say what is wrong with the keys: of what is made here, CloudFormation knows the key."""
+        """Yield what is wrong with the keys: of what is made here, CloudFormation knows the key."""
         existing = {"stream_key": isinstance(self.stream, str), "lease_table_key": self.lease_table}
         for name, exists in existing.items():
             found = getattr(self, name)

@@ -12,7 +12,7 @@ from shardfleet.domain.cost.prices import PRICES
 
 
 def told(config: FleetConfig) -> str:
-    """Say what a kilobyte of a window's state costs, and what makes it cheaper."""
+    """Return what a kilobyte of a window's state costs, and what makes it cheaper."""
     dollars = window_per_month(config)
     large = (
         "a state above 340 KB goes to failed_bucket, an object a checkpoint"

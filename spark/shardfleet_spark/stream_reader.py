@@ -140,7 +140,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._run(self._the_driver().commit(end))
 
     def stop(self) -> None:
-        """Tell the last figures, and give the leases up; Spark does not always call this."""
+        """Publish the last figures, and give the leases up; Spark does not always call this."""
         if self._figures is not None:
             self._figures.flush()
         if self._publishing is not None:
@@ -237,7 +237,7 @@ def settings_of(options: SourceOptions) -> DriverSettings:
 
 
 def writer() -> dict[str, str]:
-    """Say who writes a seal: for a person who looks at one."""
+    """Return who writes a seal: for a person who looks at one."""
     context = TaskContext.get()
     found = {"host": socket.gethostname(), "pid": str(os.getpid())}
     if context is not None:

@@ -81,7 +81,7 @@ class Door:
         self._key = key.id.encode()
 
     def astray(self, headers: Headers) -> str:
-        """Say why a request was not meant for this server, or is a web page's; "" if neither."""
+        """Return why a request is not meant for this server, or is a web page's; "" if neither."""
         named = [each for each in headers if each[0] in ("host", "origin")]
         if len(named) == 1 and named[0] in self._names:
             return ""
@@ -108,5 +108,5 @@ class Door:
         )
 
     def is_own(self, key_id: str) -> bool:
-        """Tell whether this is the key that opens the door."""
+        """Return whether this is the key that opens the door."""
         return hmac.compare_digest(key_id.encode(), self._key)

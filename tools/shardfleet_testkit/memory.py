@@ -123,7 +123,7 @@ class MemoryOwnerIndex:
         self.refused = ""
 
     async def status(self) -> IndexStatus:
-        """Tell it."""
+        """Return what the test has set."""
         await asyncio.sleep(0)
         return self.found
 
@@ -133,7 +133,7 @@ class MemoryOwnerIndex:
         self.found = IndexStatus.ACTIVE
 
     async def refusal(self) -> str:
-        """Tell it."""
+        """Return what the test has set."""
         await asyncio.sleep(0)
         return self.refused
 

@@ -123,7 +123,7 @@ class MemoryHandler:
 
     @property
     def has_hooks(self) -> bool:
-        """Tell whether it is like a class."""
+        """Return whether it is like a class."""
         return self.hooks is not None
 
     async def tell(self, hook: Hook, shard: Batch) -> HandlerResult:

@@ -197,7 +197,7 @@ class _Details:
 
 
 def _ignore(_line: str) -> None:
-    """Tell nobody which faults were left out: the command that repeats the run says it."""
+    """Drop a line about faults left out: the command that repeats the run has them."""
 
 
 @pytest.fixture

@@ -136,7 +136,7 @@ class Unsettled(Throttled):
     """
 
     def __init__(self, verdict: ShardfleetError) -> None:
-        """Say what the verdict says."""
+        """Take the verdict's words."""
         super().__init__(verdict)
         self.verdict = verdict
 

@@ -28,7 +28,7 @@ class AttendedClock(SystemClock):
         self._parent = os.getppid()
 
     def is_attended(self) -> bool:
-        """Tell whether the parent is still there."""
+        """Return whether the parent is still there."""
         return os.getppid() == self._parent
 
     async def sleep_ms(self, duration_ms: float) -> None:

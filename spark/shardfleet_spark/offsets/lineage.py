@@ -165,7 +165,7 @@ def _is_done(
 
 
 def needs_listing(family: Family) -> bool:
-    """Tell whether a shard waits for a parent that is neither admitted nor waiting itself."""
+    """Return whether a shard waits for a parent that is neither admitted nor waiting itself."""
     return any(
         parent not in family.stands and parent not in family.waiting
         for parents in family.waiting.values()

@@ -49,7 +49,7 @@ class Stand:
 
     @property
     def is_finished(self) -> bool:
-        """Tell whether the shard is done to its end."""
+        """Return whether the shard is done to its end."""
         return self.position.kind is PointKind.END
 
 
@@ -127,7 +127,7 @@ class PlanToken:
 
     @property
     def needs_store(self) -> bool:
-        """Tell whether what the plan read is said by a seal store, and nowhere else."""
+        """Return whether what the plan read is said by a seal store, and nowhere else."""
         return bool(self.layout) and self.sealed is None
 
     @property

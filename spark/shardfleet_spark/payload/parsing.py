@@ -224,13 +224,13 @@ def _anywhere(value: Column, kind: DataType, text: Column) -> Column:
 
 
 def _has_infinite_digits(text: Column) -> Column:
-    """Tell whether what looks like a number, even in a text, is without a limit as a double."""
+    """Return whether what looks like a number, even in a text, is without a limit as a double."""
     digits = sf.regexp_extract_all(text, sf.lit(r"[0-9][0-9.eE+-]*+"), sf.lit(0))
     return sf.exists(digits, lambda each: each.try_cast("double") == float("inf"))
 
 
 def _has_too_many_columns(text: Column, options: Mapping[str, str]) -> Column:
-    """Tell whether a CSV text may have more columns than Spark reads: the quoted ones count."""
+    """Return whether a CSV text may have more columns than Spark reads: the quoted ones count."""
     separator = options.get("sep") or options.get("delimiter") or ","
     if separator.startswith("\\"):
         separator = separator.encode().decode("unicode_escape")
@@ -276,7 +276,7 @@ def _is_one_json_value(text: Column, options: Mapping[str, str]) -> Column:
 
 
 def _has_half_a_character(text: Column) -> Column:
-    """Tell whether a JSON text escapes half of a surrogate pair, which Spark replaces by "?"."""
+    """Return whether a JSON text escapes half of a surrogate pair, which Spark replaces by "?"."""
     escapes = sf.regexp_replace(text, r"\\\\", " ")  # What is left of \u begins an escape.
     pair = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     halves = sf.regexp_replace(escapes, pair, " ").rlike(r"\\u[dD][89a-fA-F]")
@@ -284,7 +284,7 @@ def _has_half_a_character(text: Column) -> Column:
 
 
 def _has_rows_behind(text: Column, options: Mapping[str, str]) -> Column:
-    """Tell whether a CSV text goes on behind its first row, which is all that Spark reads."""
+    """Return whether a CSV text goes on behind its first row, which is all that Spark reads."""
     quote = re.escape(options.get("quote") or '"')
     plain = sf.regexp_replace(text, r"\\.", "")
     bare = sf.regexp_replace(plain, f"{quote}[^{quote}]*+{quote}", "x")

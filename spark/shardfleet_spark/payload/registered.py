@@ -277,7 +277,7 @@ class _Reader:
 
 
 def has_met_more(folder: str) -> bool:
-    """Tell whether schemas were met that the type of the payloads had no room for."""
+    """Return whether schemas were met that the type of the payloads had no room for."""
     noted = _Noted(folder)
     read = noted.read()
     return read is not None and any(any(missing_fields(read, each)) for each in noted.met())

@@ -132,10 +132,10 @@ def run_to_end(
 
 
 def _keeps_windows(report: Mapping[str, Any]) -> bool:
-    """Tell whether a batch left something to be closed by its watermark."""
+    """Return whether a batch left something to be closed by its watermark."""
     return bool(report.get("stateOperators")) and "watermark" in report.get("eventTime", {})
 
 
 def _moved(report: Mapping[str, Any]) -> bool:
-    """Tell whether a batch was planned: one without rows may be, and more may come behind it."""
+    """Return whether a batch was planned: one without rows may be, and more may come behind it."""
     return any(each["startOffset"] != each["endOffset"] for each in report["sources"])

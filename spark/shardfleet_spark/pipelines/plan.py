@@ -66,7 +66,7 @@ class TablePlace:
 
     @property
     def is_stream(self) -> bool:
-        """Tell whether it is a Kinesis stream."""
+        """Return whether it is a Kinesis stream."""
         return self.format == "shardfleet"
 
 

@@ -278,7 +278,7 @@ class SourceDriver:
         return found
 
     def _take_notice(self, shards: int) -> None:
-        """Say once that more may come in than the driver can hand on, if that may be."""
+        """Log once that more may come in than the driver can hand on, if that may be."""
         if shards <= 1 or self._notice:
             return
         self._notice = (

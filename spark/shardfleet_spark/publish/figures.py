@@ -150,7 +150,7 @@ class Figures:
             self.flush()
 
     def flush(self) -> None:
-        """Tell what was gathered; a failure is noted, and what was to be told is dropped."""
+        """Publish the figures gathered; on a failure they are dropped, and the failure is noted."""
         values, self._values = self._values, {}
         self._told_ms = self.clock.monotonic_ms()
         if not values:
@@ -168,7 +168,7 @@ class Figures:
 
 
 def is_at_tip(standing: CommittedStanding, *, now_ms: int) -> bool:
-    """Tell whether every shard was read to its tip a moment ago; idle ones are asked in turn."""
+    """Return whether every shard was read to its tip a moment ago; idle ones are asked in turn."""
     stands = (standing.family.stands[shard_id] for shard_id in standing.family.live)
     return all(now_ms - stand.tip_ms < _TIP_SERVES_MS for stand in stands)
 

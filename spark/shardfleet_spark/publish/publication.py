@@ -182,7 +182,7 @@ def giving_up(lease: Lease) -> LeaseChange:
 
 
 def is_ahead(to: ExtendedSequenceNumber, lease: Lease) -> bool:
-    """Tell whether a position is to be written: only numbers move a lease, and only forwards."""
+    """Return whether a position is to be written: only numbers move a lease, and only forwards."""
     return not to.is_sentinel and to > lease.checkpoint
 
 

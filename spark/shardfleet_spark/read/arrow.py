@@ -81,7 +81,7 @@ class Rows:
 
     @property
     def are_plainly_made(self) -> bool:
-        """Tell whether each user record of an aggregate becomes a row, whatever its key."""
+        """Return whether each user record of an aggregate becomes a row, whatever its key."""
         return self.deaggregate and (self.misrouted == "deliver" or self.hash_range is None)
 
     def users_of(self, record: StreamRecord) -> Sequence[UserRecord]:

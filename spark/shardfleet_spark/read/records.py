@@ -63,7 +63,7 @@ def last_arrival_ms(records: Sequence[StreamRecord]) -> int:
 
 
 def have_aggregates(records: Sequence[StreamRecord]) -> bool:
-    """Tell whether any is an aggregate, intact or not."""
+    """Return whether any is an aggregate, intact or not."""
     if isinstance(records, RecordColumns):
         return records.have_aggregates
     # Nearly always none looks like one, which is told sooner in a list than record by record.

@@ -229,7 +229,7 @@ def within_seal(sealed: ShardSeal, records: Sequence[StreamRecord]) -> Sequence[
 
 
 def is_complete(sealed: ShardSeal, records: Sequence[StreamRecord]) -> bool:
-    """Tell whether records are exactly the sealed ones, by count and digest."""
+    """Return whether records are exactly the sealed ones, by count and digest."""
     if len(records) != sealed.count:
         return False
     return not sealed.count or (digest_of(sequence_numbers_of(records)) == sealed.digest)

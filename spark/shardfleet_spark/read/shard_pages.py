@@ -112,7 +112,7 @@ class FetchPorts:
         return Moment(self.clock.now_ms(), self.clock.monotonic_ms())
 
     def may_retry(self, failures: int) -> bool:
-        """Tell whether a call that failed so often may be made again."""
+        """Return whether a call that failed so often may be made again."""
         return not self.policy.retry_attempts or failures < self.policy.retry_attempts
 
 
@@ -319,7 +319,7 @@ def is_beginning_in_doubt(stand: Stand, now: Moment) -> bool:
 
 
 def is_done(stand: Stand, record: StreamRecord) -> bool:
-    """Tell whether nothing of a stream record is left to read, for a shard that stands there."""
+    """Return whether nothing of a stream record is left to read, for a shard that stands there."""
     done = stand.position.done
     if done is None or int(record.sequence_number) > int(done.sequence_number):
         return False

@@ -168,11 +168,11 @@ class StreamSink(_Sink, _ArrowStreamWriter):  # type: ignore[misc]  # Depends on
         return self.write_batches(_batches_of(iterator) if _GIVES_ROWS else iterator)
 
     def commit(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Say what was sent; there is nothing left to do."""
+        """Log what was sent; there is nothing left to do."""
         _tell(messages, f"batch {batchId}")
 
     def abort(self, messages: Sequence[SinkCommit | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Say what was sent nevertheless: it will be sent again."""
+        """Log what was sent nevertheless: it will be sent again."""
         _tell(messages, f"batch {batchId} failed; it will be repeated. Before that")
 
 
@@ -184,11 +184,11 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         return self.write_batches(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Say what was sent; there is nothing left to do."""
+        """Log what was sent; there is nothing left to do."""
         _tell(messages, "batch write")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Say what was sent nevertheless."""
+        """Log what was sent nevertheless."""
         _tell(messages, "batch write failed. Before that")
 
 

@@ -198,7 +198,7 @@ class IcebergTable:
             spark.sql(f"ALTER TABLE {self._name} ADD COLUMN {column} {kind.simpleString()}")
 
     def _has(self, spark: SparkSession, commit: Commit | None) -> bool:
-        """Tell whether the table has a batch; only the first of a run may be there."""
+        """Return whether the table has a batch; only the first of a run may be there."""
         if commit is None or self._is_looked_up:
             return False
         spark.catalog.refreshTable(self._name)

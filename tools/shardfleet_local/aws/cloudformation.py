@@ -279,7 +279,7 @@ def _take_metric_math_alarms(_: ServerSettings) -> None:
 
 
 def _is_true(value: object) -> bool:
-    """Tell a truth value, which a template may write as a string."""
+    """Return whether a value is true, which a template may write as a string."""
     return str(value).lower() == "true"
 
 

@@ -21,7 +21,7 @@ _FUNCTION = "shardfleet.function"
 
 
 def is_issued(account_id: str, key_id: str) -> bool:
-    """Tell whether STS or IAM of this account has given this access key id out."""
+    """Return whether STS or IAM of this account has given this access key id out."""
     known = key_id in sts._sessions
     return known or iam._access_keys.get_scoped(account_id, None, key_id) is not None
 

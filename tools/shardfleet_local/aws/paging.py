@@ -70,7 +70,7 @@ def limited_in_query(handler: Handler, mark: str, member: str, *, most: int) -> 
 
 
 def _is_lowered(asked: Any, most: int) -> bool:
-    """Tell whether a page would be larger; what is no number is for the service to refuse."""
+    """Return whether a page would be larger; what is no number is for the service to refuse."""
     return asked is None or (isinstance(asked, int) and asked > most)
 
 

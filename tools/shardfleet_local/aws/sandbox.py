@@ -277,7 +277,7 @@ class FunctionSandbox:
         return reply
 
     def _ended_early(self, invocation: FunctionCall) -> dict[str, Any]:
-        """Tell a dead process from one that is too slow, and leave none behind."""
+        """Return the error of a process that died or was too slow, and leave none behind."""
         assert self.process is not None
         try:
             # A process whose pipe has closed is at its end: give the kernel a moment to say so.

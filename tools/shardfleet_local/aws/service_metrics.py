@@ -138,7 +138,7 @@ def _keep_dead_letters(_: ServerSettings) -> None:
 
 
 def _is_there(arn: str) -> bool:
-    """Tell whether a target exists; of other services than Lambda it is taken for granted."""
+    """Return whether a target exists; of other services than Lambda it is taken for granted."""
     try:
         if parse_arn(arn).service != "lambda":
             return True

@@ -46,7 +46,7 @@ class RunState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Tell whether a run in this state stays in it."""
+        """Return whether a run in this state stays in it."""
         return self in (RunState.SUCCESS, RunState.FAILED, RunState.CANCELLED)
 
 
@@ -110,7 +110,7 @@ class Application:
 
     @property
     def starts_itself(self) -> bool:
-        """Tell whether a run that comes starts it."""
+        """Return whether a run that comes starts it."""
         return bool(self.request.get("autoStartConfiguration", {}).get("enabled", True))
 
     @property
@@ -181,7 +181,7 @@ class Run:
         return dict(re.findall(r"--conf\s+\"?([^\s=]+)=([^\s\"]+)", words))
 
     def tries_again(self, at_s: float) -> bool:
-        """Tell whether the service begins another attempt after the failures so far."""
+        """Return whether the service begins another attempt after the failures so far."""
         policy = self.request.get("retryPolicy", {})
         if self.mode == "BATCH":
             return self.attempt < int(policy.get("maxAttempts", 1))  # fact R05

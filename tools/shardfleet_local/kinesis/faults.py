@@ -97,11 +97,11 @@ class ActiveFault:
     chance: float = 1.0
 
     def applies(self, site: Site) -> bool:
-        """Tell whether the fault covers the place; an empty part of its own site covers all."""
+        """Return whether the fault covers the place; an empty part of its own site covers all."""
         return all(not mine or mine == its for mine, its in zip(self.site, site, strict=True))
 
     def is_over(self, now_ms: int) -> bool:
-        """Tell whether its time or its count has run out."""
+        """Return whether its time or its count has run out."""
         late = self.until_ms is not None and now_ms >= self.until_ms
         return late or self.remaining == 0
 

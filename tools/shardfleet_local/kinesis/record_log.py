@@ -97,7 +97,7 @@ class RecordLog:
         return self._base + bisect_left(self._sequences, number, lo=self._head)
 
     def has_trimmed(self, number: str) -> bool:
-        """Tell whether a record with this sequence number may have been forgotten."""
+        """Return whether a record with this sequence number may have been forgotten."""
         at = self.offset_at_sequence(number)
         is_there = at < self.end and self.sequence_number(at) == number
         return 0 < at == self.oldest and not is_there

@@ -65,5 +65,5 @@ def shard_number_of(number: str) -> int | None:
 
 
 def is_well_formed(number: str) -> bool:
-    """Tell whether the text satisfies the API's pattern for sequence numbers."""
+    """Return whether the text satisfies the API's pattern for sequence numbers."""
     return _FORMAT.fullmatch(number) is not None

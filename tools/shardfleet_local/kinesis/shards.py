@@ -54,11 +54,11 @@ class StoredShard:
         return self.closed_ms is None
 
     def is_expired(self, horizon_ms: int) -> bool:
-        """Tell whether the shard was closed before the trim horizon, with all its records."""
+        """Return whether the shard was closed before the trim horizon, with all its records."""
         return self.closed_ms is not None and self.closed_ms < horizon_ms
 
     def is_drained(self, offset: int) -> bool:
-        """Tell whether a reader at this offset has seen all there will ever be."""
+        """Return whether a reader at this offset has seen all there will ever be."""
         return not self.is_open and offset >= self.log.end
 
     def millis_behind(self, offset: int, *, last_read: int | None, now_ms: int) -> int:
@@ -75,7 +75,7 @@ class StoredShard:
         return max(0, now_ms - self.log.arrival_ms(at))
 
     def wake(self) -> None:
-        """Tell everyone who waits for this shard that something changed."""
+        """Wake everyone who waits for a change of this shard."""
         for waker in tuple(self.wakers):
             waker()
 

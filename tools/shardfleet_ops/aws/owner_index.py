@@ -83,7 +83,7 @@ class DynamoDBOwnerIndex:
 
     @in_threads_of("_pools.writes")
     def refusal(self) -> str:
-        """Tell why leases may not be written by this caller, "" if they may; nothing is written."""
+        """Return why this caller may not write leases, "" if it may; nothing is written."""
         use = Placeholders()
         call = SdkCall(f"UpdateItem: lease table {self._table}", writes=True)
         try:

@@ -140,7 +140,7 @@ def _new_name() -> str:
 
 
 def _plan(size: "AcceptanceSize", where: str) -> Iterator[str | Text | Table]:
-    """Say what would be done, and for how much."""
+    """Yield what would be done, and for how much."""
     from shardfleet_local.acceptance.plan import MINUTES_MOST, price
     from shardfleet_local.acceptance.steps import DEPLOY, DESTROY, LEFT_BEHIND, STEPS
 

@@ -25,7 +25,7 @@ EXIT_NOT_DONE = 1
 
 
 def approved(*, yes: bool, dry_run: bool, as_json: bool) -> bool:
-    """Tell whether to go on: `--yes`, or a yes typed at a terminal; a program is not asked."""
+    """Return whether to go on: `--yes`, or a yes typed at a terminal; a program is not asked."""
     if dry_run or yes:
         return yes and not dry_run
     if as_json or not sys.stdin.isatty():

@@ -194,7 +194,7 @@ class _Examination:
         return str(found["status"])
 
     def _failed_queue(self) -> bool | None:
-        """Tell whether the queue is there; None when the policy needs none."""
+        """Return whether the queue is there; None when the policy needs none."""
         if self._config.failure_policy.kept_in != "failed_queue_url":
             return None
         url = self._config.failed_queue_url

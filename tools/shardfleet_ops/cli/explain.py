@@ -46,7 +46,7 @@ def explain(
     fleet_name: FleetOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Say why a shard is with its worker and why it moved; without a name, of every shard."""
+    """Show why a shard is with its worker and why it moved; without a name, of every shard."""
 
     async def ask(fleet: FleetAccess) -> tuple[int, list[Explanation]]:
         from shardfleet_ops.operate.read import read_known

@@ -134,7 +134,7 @@ async def _chosen(fleet: FleetAccess, given: list[str], *, every: bool) -> tuple
 
 
 def _preview(plan: "RewindPlan", kept_ms: int) -> Iterator[str]:
-    """Say what would happen, and what would not."""
+    """Yield what would happen, and what would not."""
     for row in plan.rows:
         yield _row_words(row, will="will come again")
         if row.is_stopped:

@@ -111,7 +111,7 @@ def faults_of(template: Template) -> list[TemplateFault]:
 
 
 def has_linter() -> bool:
-    """Tell whether cfn-lint is installed."""
+    """Return whether cfn-lint is installed."""
     return find_spec("cfnlint") is not None
 
 

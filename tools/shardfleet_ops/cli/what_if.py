@@ -32,7 +32,7 @@ def what_if(
     fleet_name: FleetOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Say who would have which shard and why; with no supposition, what happens next. No writes."""
+    """Show who would have which shard and why; by default, what happens next. No writes."""
     question = Question(workers=workers, lose=lose, split=split)
 
     async def ask(fleet: FleetAccess) -> tuple[Forecast, int]:

@@ -33,7 +33,7 @@ def where(
     fleet_name: FleetOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether the first record of a key since a point in time is processed, and by whom."""
+    """Show whether the first record of a key since a point in time is processed, and by whom."""
     answer = with_fleet(
         FleetName(stack, fleet_name), lambda fleet: _where(fleet, key, at=at, pages_most=pages_most)
     )

@@ -202,7 +202,7 @@ def explain_fleet(known: Known) -> Explanation:
 
 
 def _fits(place: Place, row: LeaseRow) -> bool:
-    """Tell whether the manager's note is about the lease as it is."""
+    """Return whether the manager's note is about the lease as it is."""
     what = place.entry.what
     if row.state is LeaseState.FINISHED or what is Happening.FINISHED:
         return row.state is LeaseState.FINISHED and what is Happening.FINISHED

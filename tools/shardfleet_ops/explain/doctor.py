@@ -231,7 +231,7 @@ def _items(facts: Facts) -> Iterator[Finding]:
 
 
 def _foreign_leases(facts: Facts, reading: FleetReading) -> Finding:
-    """Say what a manager refuses to begin beside, or goes on beside (H23)."""
+    """Return what a manager refuses to begin beside, or goes on beside (H23)."""
     has_begun = bool(reading.leases or reading.slots)
     finding = _warning if has_begun else _error
     so = "the fleet leaves them alone" if has_begun else "the fleet does not begin beside them"
@@ -418,7 +418,7 @@ def _workers(facts: Facts) -> Iterator[Finding]:
 
 
 def _java(facts: Facts) -> Iterator[Finding]:
-    """Tell what keeps a fleet and Java's workers from sharing a table (docs/migrating.md)."""
+    """Yield what keeps a fleet and Java's workers from sharing a table (docs/migrating.md)."""
     reading = facts.reading
     if reading is None:
         return
@@ -524,7 +524,7 @@ def _java_leads(facts: Facts, shown: Collection[str]) -> Iterator[Finding]:
 
 
 def _java_upgrades(names: str, leader: str | None) -> Finding:
-    """Tell of an upgrade, which a worker of ours holds up that Java's take for their leader."""
+    """Return the finding of an upgrade that our worker, taken for Java's leader, holds up."""
     if leader is None:
         return _warning(
             "kcl-upgrade-unfinished",

@@ -242,7 +242,7 @@ def lease_rows(reading: FleetReading) -> list[LeaseRow]:
 
 
 def is_unread(row: LeaseRow) -> bool:
-    """Tell whether nobody reads a shard that ought to be read."""
+    """Return whether nobody reads a shard that ought to be read."""
     if row.state is LeaseState.UNOWNED:
         return not row.why
     return row.state in _UNREAD
@@ -297,7 +297,7 @@ def summary(reading: FleetReading) -> FleetSummary:
 
 
 def said_of(failure: LastFailure, *, now_ms: int) -> str:
-    """Say what a worker fails of, how often it has in a row, and since when."""
+    """Return what a worker fails of, how often it has in a row, and since when."""
     if failure.times == 1:
         return f"{failure}, {_ago(now_ms - failure.last_ms)} ago"
     since = _ago(now_ms - failure.first_ms)
@@ -334,7 +334,7 @@ def failures(slots: Iterable[Slot], *, now_ms: int) -> list[FailureRow]:
 
 
 def in_words(counts: Mapping[_State, int]) -> str:
-    """Say how many there are in each state: `4 reading, 1 stopped`."""
+    """Return how many there are in each state: `4 reading, 1 stopped`."""
     return ", ".join(f"{count} {state.lower()}" for state, count in counts.items()) or "none"
 
 

@@ -214,5 +214,5 @@ class _Import:
 
 
 def _is_past(stored: ExtendedSequenceNumber, to: ExtendedSequenceNumber) -> bool:
-    """Tell whether a lease is further already; one that holds a word never is (L13)."""
+    """Return whether a lease is further already; one that holds a word never is (L13)."""
     return stored > to and (stored.is_shard_end or not stored.is_sentinel)

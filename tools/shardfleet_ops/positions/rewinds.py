@@ -91,7 +91,7 @@ class RewindTarget:
     whole_record: bool = False
 
     def may_be_before(self, stands: ExtendedSequenceNumber) -> bool:
-        """Tell whether anything lies in between, as far as positions alone can tell."""
+        """Return whether anything lies in between, as far as positions alone can tell."""
         if self.checkpoint.sequence_number == AT_TIMESTAMP:
             return stands.sequence_number not in _UNBEGUN
         if self.whole_record:

@@ -152,7 +152,7 @@ class AlarmsAreTrue(Checker):
                 self.found(at_ms, key, text)
 
     def _may_be_lost(self, key: str) -> bool:
-        """Tell whether any are lost or wanted again, or the last reader's note may be missing."""
+        """Return whether any are lost or wanted again, or the last reader's note may be missing."""
         if self.ledger.trimmed_ms is None:
             return False
         if key in self._set_back:

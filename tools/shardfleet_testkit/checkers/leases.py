@@ -148,7 +148,7 @@ class OneEffectiveOwner(Checker):
         )
 
     def _is_overtaken(self, key: str, by: Suspect) -> bool:
-        """Tell whether the owner now is a later invocation of the same worker."""
+        """Return whether the owner now is a later invocation of the same worker."""
         owner = self._known[self._owners[key][-1]]
         return owner.worker_id == by.worker_id and (
             self._epochs.get(owner.name, 0) > self._epochs.get(by.name, 0)

@@ -31,7 +31,7 @@ _AT_BEGINNING_MS = 8_000
 
 
 def _is_java(by: Suspect) -> bool:
-    """Tell a worker of Java's from managers, who have no owner's name, and from workers of ours."""
+    """Return whether it is a worker of Java's: a manager has no owner's name."""
     return bool(by.worker_id) and by.execution == (0, 0)
 
 
@@ -109,7 +109,7 @@ class NobodyIsRobbed(Checker):
             self.found(write.at_ms, key, text)
 
     def _is_of_the_kcl(self, write: LeaseWrite) -> bool:
-        """Tell whether a leader of Java's may take this lease, by what it saw in its run."""
+        """Return whether a leader of Java's may take this lease, by what it saw in its run."""
         by, revived_ms = write.by, self._revived.get(write.change.lease_key)
         if not _is_java(by) or write.change.operation != "assign" or write.before is None:
             return False

@@ -139,7 +139,7 @@ class ProgressIsStored(Checker):
             self.found(at_ms, lease.lease_key, text)
 
     def _is_noted(self, entry: SourceRecord, lease: Lease) -> bool:
-        """Tell whether lanes, or a window, are noted to be beyond it, for the stored checkpoint."""
+        """Return whether lanes, or a window, are noted beyond it, for the stored checkpoint."""
         window = self._windows.get(lease.lease_key)
         if window and stands_for(
             lease.checkpoint,

@@ -61,7 +61,7 @@ class _OpenNote:
 
     @property
     def is_excused(self) -> bool:
-        """Tell whether something befell its worker that nobody could tell afterwards."""
+        """Return whether something befell its worker that nobody could tell afterwards."""
         return any(what not in _KNOWN for _, what in self.by.faults)
 
 

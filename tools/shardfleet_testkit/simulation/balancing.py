@@ -255,7 +255,7 @@ class _UnevenRun:
         return {key: leases[key].effective_owner or "" for key in sorted(leases)}
 
     def _is_spread(self) -> bool:
-        """Tell whether each slot has as many shards as the others."""
+        """Return whether each slot has as many shards as the others."""
         counts = Counter(self._owners().values())
         each = self._uneven.shards // self._uneven.slots
         return counts.total() == self._uneven.shards and set(counts.values()) == {each}

@@ -108,7 +108,7 @@ class CalmFleet:
         return (self.around.now_ms - began_ms) / 1000
 
     def all_read(self) -> bool:
-        """Tell whether every record has been handled."""
+        """Return whether every record has been handled."""
         return next(self.around.ledger.unfinished(), None) is None
 
     def judge(self) -> None:

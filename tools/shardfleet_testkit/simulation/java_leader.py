@@ -173,7 +173,7 @@ class KclLeader:
         return lease.effective_owner is None or self._ages.still_ms(lease) > FAILOVER_MS
 
     def _is_late(self, lease: Lease) -> bool:
-        """Tell whether a handover has taken too long."""
+        """Return whether a handover has taken too long."""
         pending = self._pending.get(lease.lease_key)
         return pending is not None and self._clocks.now_ms() - pending[2] > _HANDOVER_MOST_MS
 

@@ -212,7 +212,7 @@ class JavaLikePeer:
         return lease_changes.renew(lease, throughput_kbps=rate, in_handover=is_deaf)
 
     def _is_due_to_give(self, held: _Held) -> bool:
-        """Tell whether a lease has to be given away whatever its consumer is at."""
+        """Return whether a lease has to be given away whatever its consumer is at."""
         if held.asked_ms is None or held.is_lost:
             return False
         waited_ms = self._around.now_ms - held.asked_ms
@@ -417,7 +417,7 @@ def _owned_as(then: Lease, now: Lease) -> Lease:
 
 
 def _is_contradictory(page: RecordsPage, shard_id: str) -> bool:
-    """Tell whether a page is wrong about the shard's end (§4.5)."""
+    """Return whether a page is wrong about the shard's end (§4.5)."""
     ended, children = page.resume_token is None, page.child_shards
     strangers = any(shard_id not in child.parent_shard_ids for child in children)
     return ended != bool(children) or strangers

@@ -109,7 +109,7 @@ class RewindingPerson:
 
     @property
     def is_at_work(self) -> bool:
-        """Tell whether a command runs, or what it paused is paused still."""
+        """Return whether a command runs, or what it paused is paused still."""
         return self._work.locked()
 
     async def run(self) -> None:

@@ -95,7 +95,7 @@ class OtherHands:
         self._table.write_by_hand(after, change, self._tool)
 
     def _has_sibling(self, key: str) -> bool:
-        """Tell whether this is the lease of an open shard beside one of a sibling."""
+        """Return whether this is the lease of an open shard beside one of a sibling."""
         leases, truth = self._table.store.leases, self._around.ledger.shards[key]
         siblings = {
             child for p in truth.parents for child in self._around.ledger.shards[p].children
@@ -103,7 +103,7 @@ class OtherHands:
         return not truth.children and bool(leases.keys() & siblings - {key})
 
     def _has_followers(self, key: str) -> bool:
-        """Tell whether a child has a lease: then nothing shows that this shard was not finished."""
+        """Return whether a child has a lease: nothing then shows that this shard is unfinished."""
         truth = self._around.ledger.shards[key]
         return not self._table.store.leases.keys().isdisjoint(truth.children)
 

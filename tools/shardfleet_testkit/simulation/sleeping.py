@@ -285,7 +285,7 @@ class _IdleRun:
         return await self._fleet.until(condition, patience_s=_PATIENCE_S)
 
     def _sleeps(self) -> bool:
-        """Tell whether no worker runs, and every open shard has a lease that nobody has."""
+        """Return whether no worker runs, and every open shard has a lease that nobody has."""
         leases = self._fleet.leases.store.leases
         unfinished = {key for key, lease in leases.items() if not lease.is_finished}
         is_owned = any(leases[key].lease_owner for key in unfinished)

@@ -166,7 +166,7 @@ class TrueStream:
         self._remember()
 
     def is_listed(self, shard_id: str) -> bool:
-        """Tell whether the stream still has a shard."""
+        """Return whether the stream still has a shard."""
         return shard_id in self._listed
 
     def forget(self, *, but: AbstractSet[str]) -> None:

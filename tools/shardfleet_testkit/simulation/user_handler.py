@@ -76,12 +76,12 @@ class UserHandler:
 
     @property
     def overlaps(self) -> bool:
-        """Tell whether calls of different shards may overlap."""
+        """Return whether calls of different shards may overlap."""
         return self._memory.overlaps
 
     @property
     def has_hooks(self) -> bool:
-        """Tell whether it is a class."""
+        """Return whether it is a class."""
         return self._memory.has_hooks
 
     async def load(self) -> None:

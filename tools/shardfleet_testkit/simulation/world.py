@@ -202,7 +202,7 @@ class World:
         self._is_awake.set()
 
     def _is_behind(self) -> bool:
-        """Tell whether any record put until a moment ago is unfinished, or wanted again."""
+        """Return whether any record put until a moment ago is unfinished, or wanted again."""
         ledger = self._around.ledger
         is_at_work = self._rewinder.is_at_work or self._importer.is_at_work
         if is_at_work or ledger.wanted_again or any(ledger.without_result()):

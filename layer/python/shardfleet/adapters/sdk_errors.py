@@ -44,7 +44,7 @@ class UsualRefusal(Exception):
     """
 
     def __init__(self, response: Mapping[str, Any], operation: str) -> None:
-        """Say what botocore's error says."""
+        """Build the text that botocore's error has."""
         said = response["Error"]
         super().__init__(
             f"An error occurred ({said['Code']}) when calling the {operation} operation: "

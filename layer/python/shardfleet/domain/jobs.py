@@ -47,7 +47,7 @@ class SeenRun:
 
     @property
     def ended(self) -> bool:
-        """Tell whether the run stays as it is."""
+        """Return whether the run stays as it is."""
         return self.state in ENDED
 
 

@@ -67,7 +67,7 @@ class Reason:
         _BY_NAME[cls.__name__] = cls
 
     def __str__(self) -> str:
-        """Say it in words; a fact that somebody has changed in a document tells nothing."""
+        """Return it in words; a fact that somebody has changed in a document is left out."""
         try:
             return _WORDING.vformat(self._words, (), vars(self))
         except (TypeError, ValueError, OverflowError, OSError):

@@ -242,7 +242,7 @@ class TurnPlan:
 
     @property
     def wants_evidence(self) -> bool:
-        """Tell whether leases may have been lost: then it is to be planned again, with evidence."""
+        """Return whether leases may be lost: then the turn is planned again, with evidence."""
         return self.snapshot.evidence is None and self.sync.wants_evidence
 
     @property
@@ -298,7 +298,7 @@ class TurnPlan:
 
     @property
     def is_calm(self) -> bool:
-        """Tell whether nothing was to be done in this turn, and no slot is missing or too many."""
+        """Return whether this turn had nothing to do, and no slot is missing or too many."""
         alive = (SlotState.STARTING, SlotState.RUNNING)
         slots = sum(slot.state in alive for slot in self.snapshot.slots)
         decided = self.assignment.assignments or self.sync.create or self.sync.suspects

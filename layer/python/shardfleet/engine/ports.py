@@ -221,13 +221,13 @@ class OwnerIndex(Protocol):
     """The lease table's index by owner, which a KCL 2 does not make (protocol.md §1.3)."""
 
     async def status(self) -> IndexStatus:
-        """Tell how far it is; ConfigurationError if there is no such table."""
+        """Return how far the index is; ConfigurationError if there is no such table."""
 
     async def make(self) -> None:
         """Begin to make it; RightMissing, OutcomeUnknown or Throttled if that fails."""
 
     async def refusal(self) -> str:
-        """Tell why leases may not be written, "" if they may; RightMissing likewise."""
+        """Return why leases may not be written, "" if they may; RightMissing likewise."""
 
 
 class ShardSource(Protocol):

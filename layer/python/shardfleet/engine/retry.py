@@ -41,7 +41,7 @@ class BoxSpent(Exception):
     """
 
     def __init__(self, left: int) -> None:
-        """Tell how much is left."""
+        """Hold how many calls are left."""
         super().__init__(f"its time was over, {left} calls were left")
         self.left = left
 
@@ -62,7 +62,7 @@ class Box:
 
     @property
     def is_spent(self) -> bool:
-        """Tell whether nothing more is to be begun."""
+        """Return whether nothing more is to be begun."""
         return self.clock.monotonic_ms() >= self.until_ms
 
 
@@ -214,7 +214,7 @@ class Signal:
         self.waiters: list[asyncio.Future[None]] = []
 
     def set(self) -> None:
-        """Tell that it came."""
+        """Wake everybody who waits."""
         self.is_set = True
         for waiter in self.waiters:
             _wake(waiter)

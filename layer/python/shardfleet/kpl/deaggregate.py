@@ -138,7 +138,7 @@ class Deaggregated(NamedTuple, Generic[_R]):
 
     @property
     def aggregated(self) -> bool:
-        """Tell whether the record was a valid aggregate."""
+        """Return whether the record was a valid aggregate."""
         return self.verdict in (Verdict.EXPANDED, Verdict.MISROUTED)
 
 

@@ -26,7 +26,7 @@ more than 174,762: no honest producer meets the bound.
 
 
 def is_framed(data: bytes) -> bool:
-    """Tell whether ``data`` claims to be an aggregated record: magic number and room for a body."""
+    """Return whether ``data`` claims to be an aggregate: magic number and room for a body."""
     return data.startswith(MAGIC) and len(data) > ENVELOPE_BYTES
 
 

@@ -55,7 +55,7 @@ class PutCall:
 
     @property
     def is_stopped(self) -> bool:
-        """Tell whether nothing more of it is sent: somebody waits for all receipts, or an error."""
+        """Return whether nothing more of it is sent: its caller waits for receipts or an error."""
         return self.error is not None and self.receipts is not None
 
     def fail(self, error: BaseException, records: int) -> None:

@@ -274,7 +274,7 @@ class Courier:
             again[portion.lane] += self._not_too_late(back)
 
     def _is_misrouted(self, portion: Portion, entry: RequestEntry, shard_id: str) -> bool:
-        """Tell whether a consumer with Java's rule would drop the aggregate."""
+        """Return whether a consumer with Java's rule would drop the aggregate."""
         if not entry.aggregated or shard_id == portion.lane.shard_id:
             return False
         return not all(self.lanes.owns(shard_id, each) for each in all_records(entry.parts))

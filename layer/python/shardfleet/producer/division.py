@@ -19,7 +19,7 @@ _RECURRING = 4  # Keys recur where more than one record of so many has a key of 
 
 
 def is_recurring(parts: Sequence[Part]) -> bool:
-    """Tell whether more than a quarter of the records have keys that others have before them."""
+    """Return whether more than a quarter of the records repeat an earlier record's key."""
     records, keys = sum(map(len, parts)), set(_keys_of(parts))
     return (records - len(keys)) * _RECURRING > records
 

@@ -123,11 +123,11 @@ class Lanes:
 
     @property
     def anything_waits(self) -> bool:
-        """Tell whether a lane has a record."""
+        """Return whether a lane has a record."""
         return any(lane.queue for lane in self._lanes.values())
 
     def owns(self, shard_id: str, record: OutgoingRecord) -> bool:
-        """Tell whether a shard is known and the record lies in its range of hash keys."""
+        """Return whether a shard is known and the record lies in its range of hash keys."""
         hash_key = effective_hash(record.partition_key, record.explicit_hash_key)
         return self.map.owns(shard_id, hash_key)
 

@@ -189,7 +189,7 @@ class _Filler:
         return self._keys
 
     def _has_room(self, size: int) -> bool:
-        """Tell whether an entry of a size fits into the request."""
+        """Return whether an entry of a size fits into the request."""
         fits = self._size + size <= self._request_bytes
         return fits or (self._alone and not self._portion.entries)
 

@@ -323,7 +323,7 @@ class Producer:
             call.fail(error, call.left)
 
     def _wake(self) -> None:
-        """Tell those who wait for room, or for the end of everything, that it has come."""
+        """Wake those who wait for room, or for the end of everything."""
         if self._buffered < self.settings.buffer_bytes:
             for turn in self._for_room:
                 _resolve(turn)

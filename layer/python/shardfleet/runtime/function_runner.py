@@ -168,7 +168,7 @@ class FunctionHandlerRunner:
         return HandlerResult(done_count=done, state=state)
 
     async def tell(self, hook: Hook, shard: Batch) -> HandlerResult:
-        """Tell nothing: a function has no hooks, and is not asked for them."""
+        """Refuse: a function has no hooks, and its runner is not asked for them."""
         message = f"{hook} of {shard.shard_id}: a function has no hooks"
         raise NotImplementedError(message)
 

@@ -153,7 +153,7 @@ def _refuse_generator(function: Callable[..., Any], *, name: str) -> None:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Tell whether it is a coroutine function, or an object whose call is one."""
+    """Return whether it is a coroutine function, or an object whose call is one."""
     return _is(inspect.iscoroutinefunction, function)
 
 

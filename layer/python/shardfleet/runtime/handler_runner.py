@@ -63,7 +63,7 @@ class _Call:
             self._ended.get_loop().call_soon_threadsafe(_wake, self._ended)
 
     def done(self) -> bool:
-        """Tell whether the function has returned, or raised."""
+        """Return whether the function has returned, or raised."""
         return self._has_ended
 
     def result(self) -> Any:

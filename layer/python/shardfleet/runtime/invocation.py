@@ -80,7 +80,7 @@ class Meter:
     async def keep(
         self, writer: str, store: StateStore, *, transitions: int, scheduled_runs: int
     ) -> None:
-        """Tell what was used up to now, and add it to the ledger if there is time left for it."""
+        """Emit what was used so far, and add it to the ledger if there is time left for it."""
         sandbox = self._sandbox
         read, written = sandbox.clients.capacity.used_tenths()
         duration_ms = sandbox.clock.monotonic_ms() - self._began_ms

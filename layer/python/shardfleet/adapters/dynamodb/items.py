@@ -125,7 +125,7 @@ def item_from_fields(fields: Mapping[LeaseField, FieldValue]) -> dict[str, dict[
 
 
 def is_foreign(item: Item) -> bool:
-    """Tell whether an item of the lease table is something else than a lease (§1.2)."""
+    """Return whether an item of the lease table is something else than a lease (§1.2)."""
     entity = item.get(ENTITY_TYPE)
     if entity is not None:
         return entity != {"S": LEASE_ENTITY}

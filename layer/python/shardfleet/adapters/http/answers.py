@@ -144,11 +144,11 @@ class WhatCame:
     some = more
 
     def body(self, size: int, begun: bytes) -> bytearray:
-        """Say how much is missing."""
+        """Raise NotYet with whether much is missing."""
         raise NotYet(is_long=size - len(begun) > SHORT_BYTES)
 
     def fill(self, body: bytearray, filled: int) -> None:
-        """Say how much is missing."""
+        """Raise NotYet with whether much is missing."""
         raise NotYet(is_long=len(body) - filled > SHORT_BYTES)
 
 

@@ -61,7 +61,7 @@ def text(value: str) -> bytes:
 
 
 def is_cbor(body: bytes | bytearray) -> bool:
-    """Tell whether a body begins with a structure in CBOR; no text in UTF-8 begins like that."""
+    """Return whether a body begins with a structure in CBOR; no text in UTF-8 begins like that."""
     return bool(body) and body[0] >> 5 == _MAP
 
 

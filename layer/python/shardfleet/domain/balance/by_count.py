@@ -277,7 +277,7 @@ class LeaseGroups:
         return AssignmentKind.STEAL if self._moves_away(lease) else AssignmentKind.EXPIRED
 
     def _moves_away(self, lease: Lease) -> bool:
-        """Tell whether a healthy owner that is to leave holds a lease that can go (A11)."""
+        """Return whether a healthy owner that is to leave holds a lease that can go (A11)."""
         return (
             lease.lease_owner in self._leaving
             and lease.lease_key not in self._expired

@@ -58,7 +58,7 @@ class WorkerRow:
     support: int = 0
 
     def is_fresh(self, now_ms: int) -> bool:
-        """Tell whether the KCL takes its worker for active."""
+        """Return whether the KCL takes its worker for active."""
         return now_ms - 1000 * self.updated_s <= FRESH_MS
 
 

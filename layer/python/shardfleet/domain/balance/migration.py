@@ -104,7 +104,7 @@ class MigrationSnapshot:
 
     @property
     def hands_over(self) -> bool:
-        """Tell whether Java's workers hand leases over when asked (§2.3)."""
+        """Return whether Java's workers hand leases over when asked (§2.3)."""
         return bool(self.java) and self.kcl3.version not in (UPGRADING, ROLLED_BACK)
 
     @property
@@ -125,7 +125,7 @@ class MigrationSnapshot:
 
     @property
     def is_shown(self) -> bool:
-        """Tell whether Java's leader sees a slot: a row that is too old tells it nothing."""
+        """Return whether Java's leader sees a slot: a row that is too old tells it nothing."""
         fresh = {row.worker_id for row in self.kcl3.rows if row.is_fresh(self.at_ms)}
         return not fresh.isdisjoint(self.ours)
 

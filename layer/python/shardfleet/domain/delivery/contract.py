@@ -111,7 +111,7 @@ def signature_of(given: ast.arguments) -> inspect.Signature:
 
 
 def takes(signature: inspect.Signature, arguments: tuple[str, ...]) -> bool:
-    """Tell whether a call with so many positional arguments fits a signature."""
+    """Return whether a call with so many positional arguments fits a signature."""
     try:
         signature.bind(*arguments)
     except TypeError:

@@ -79,11 +79,11 @@ class RecordFilter:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether every record passes."""
+        """Return whether every record passes."""
         return not self._matchers
 
     def passes(self, record: Record) -> bool:
-        """Tell whether the handler is to get a record."""
+        """Return whether the handler is to get a record."""
         if self.is_open:
             return True
         given: dict[str, Any] = {"partitionKey": record.partition_key}

@@ -39,7 +39,7 @@ class Hook(StrEnum):
 
     @property
     def is_last(self) -> bool:
-        """Tell whether the worker leaves the shard after it."""
+        """Return whether the worker leaves the shard after it."""
         return self in (Hook.LEASE_LOST, Hook.STOPPING)
 
 

@@ -48,11 +48,11 @@ class DoneAhead:
         self._places: dict[int, dict[int, _Place]] = {}
 
     def __bool__(self) -> bool:
-        """Tell whether any lane is ahead."""
+        """Return whether any lane is ahead."""
         return bool(self._places)
 
     def has(self, partition_key: str, place: _Place) -> bool:
-        """Tell whether the record of that key at that place is done."""
+        """Return whether the record of that key at that place is done."""
         return any(
             place <= places.get(lane_of(partition_key, count), (-1, -1))
             for count, places in self._places.items()

@@ -53,7 +53,7 @@ class OpenRecords:
         return self._bytes_most - self._bytes
 
     def is_full(self, now_ms: int, *, adding: Sequence[Record] = ()) -> bool:
-        """Tell whether a bound is reached, or will be with these records."""
+        """Return whether a bound is reached, or will be with these records."""
         is_old = bool(self._open) and now_ms - self._open[0][2] >= self._age_most_ms
         if is_old or self.records_left <= len(adding):
             return True

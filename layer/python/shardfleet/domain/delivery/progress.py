@@ -93,7 +93,7 @@ def check_order(records: Sequence[Record]) -> None:
 
 
 def _ascend_at_a_glance(records: Sequence[Record]) -> bool:
-    """Tell whether there are plain records alone, with equally long numbers, in order."""
+    """Return whether there are plain records alone, with equally long numbers, in order."""
     if len(records) > 1 and records[0].sequence_number == records[1].sequence_number:
         return False  # The usual thing for aggregates.
     numbers = [record.sequence_number for record in records]

@@ -90,7 +90,7 @@ def read_state(text: str) -> dict[str, Any]:
 
 
 def too_large(state: str) -> str:
-    """Tell why a state is none that a window may have; "" if it may."""
+    """Return why a window may not have a state; "" if it may."""
     size = len(state.encode())
     if size <= STATE_BYTES_MOST:
         return ""
@@ -98,7 +98,7 @@ def too_large(state: str) -> str:
 
 
 def fits_item(state: str) -> bool:
-    """Tell whether a state fits into the item of its shard in the fleet-state table."""
+    """Return whether a state fits into the item of its shard in the fleet-state table."""
     return len(state.encode()) <= DOCUMENT_BYTES_MOST
 
 
@@ -130,7 +130,7 @@ class WindowNote:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether a window is open."""
+        """Return whether a window is open."""
         return self.start_ms >= 0
 
     @property
@@ -139,7 +139,7 @@ class WindowNote:
         return read_position(self.through)
 
     def is_for(self, checkpoint: ExtendedSequenceNumber) -> bool:
-        """Tell whether a window is open that goes on behind a checkpoint."""
+        """Return whether a window is open that goes on behind a checkpoint."""
         return self.is_open and stands_for(
             checkpoint, since=self.since, through=self.through, between=self.between
         )
@@ -174,7 +174,7 @@ class ShardWindow:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether one is open."""
+        """Return whether one is open."""
         return self.start_ms >= 0
 
     @property
@@ -193,7 +193,7 @@ class ShardWindow:
         return sum(1 for _ in takewhile(lambda r: r.approximate_arrival_ms < end_ms, records))
 
     def is_over(self, read_ms: int) -> bool:
-        """Tell whether a read at the tip, epoch milliseconds, shows that nothing more comes."""
+        """Return whether a read at the tip, epoch milliseconds, shows that nothing more comes."""
         return self.is_open and read_ms >= self.end_ms + GRACE_MS
 
     def outgrow(self) -> bool:

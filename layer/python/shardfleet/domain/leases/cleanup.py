@@ -157,7 +157,7 @@ class _Table:
         return tuple(sorted(ranges))
 
     def _aged_out(self, lease: Lease) -> bool:
-        """Tell whether a complete listing shows neither the shard nor a child of it (C5)."""
+        """Return whether a complete listing shows neither the shard nor a child of it (C5)."""
         key = lease.lease_key
         if key in self.graph.shards or self.graph.children(key) or key in self._leased_children:
             return False

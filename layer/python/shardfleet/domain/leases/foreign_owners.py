@@ -34,7 +34,7 @@ class Foreign:
     seen_ms: int
 
     def is_recent(self, now_ms: int) -> bool:
-        """Tell whether it may still be about."""
+        """Return whether it may still be about."""
         return now_ms - self.seen_ms < FOREIGN_REST_MS
 
 

@@ -38,7 +38,7 @@ class Suspicion:
 
     @property
     def is_proof(self) -> bool:
-        """Tell whether that is often enough."""
+        """Return whether that is often enough."""
         return self.count >= SIGHTINGS
 
 

@@ -61,7 +61,7 @@ class Lease:
 
     @property
     def is_finished(self) -> bool:
-        """Tell whether the shard is done to its end."""
+        """Return whether the shard is done to its end."""
         # Planners ask this of each lease some twenty times a turn: one call, not two.
         return self.checkpoint.sequence_number == SHARD_END
 
@@ -85,7 +85,7 @@ class ForeignLease:
     owner: str | None = None
 
     def __str__(self) -> str:
-        """Say what it is."""
+        """Return the lease key, its kind and its stream."""
         of = f", stream {self.stream}" if self.stream else ""
         return f"{self.lease_key} ({self.kind}{of})"
 
@@ -94,7 +94,7 @@ FOREIGN_NAMED_MOST = 5
 
 
 def named_foreign(foreign: Sequence[ForeignLease]) -> str:
-    """Say how many foreign leases there are, and which: of more than five, the first five."""
+    """Return how many foreign leases there are, and which: of more than five, the first five."""
     count = "1 lease is" if len(foreign) == 1 else f"{len(foreign)} leases are"
     more = len(foreign) - FOREIGN_NAMED_MOST
     told = ", ".join(str(each) for each in foreign[:FOREIGN_NAMED_MOST])

@@ -70,7 +70,7 @@ class LeaseSyncPlan:
 
     @property
     def begins_late(self) -> bool:
-        """Tell whether a lease is to begin at the tip of a fleet that has begun already."""
+        """Return whether a lease is to begin at the tip of a fleet that has begun already."""
         return any(
             wanted.lease.checkpoint == AT_LATEST and not isinstance(wanted.reason, EmptyTable)
             for wanted in self.create
@@ -78,7 +78,7 @@ class LeaseSyncPlan:
 
     @property
     def wants_evidence(self) -> bool:
-        """Tell whether what became of earlier leases has a say in it."""
+        """Return whether what became of earlier leases has a say in it."""
         return bool(self.suspects) or self.begins_late
 
     def generations(self) -> Iterator[tuple[LeaseAndWhy, ...]]:

@@ -160,7 +160,7 @@ class End(NamedTuple):
 
 
 def is_retained(since_ms: int, *, now_ms: int, retention_ms: int = SHORTEST_RETENTION_MS) -> bool:
-    """Tell whether all that arrived since a moment is there: certainly, on whichever stream."""
+    """Return whether everything that arrived since a moment has certainly been read."""
     kept_ms = max(retention_ms, SHORTEST_RETENTION_MS)
     return now_ms - since_ms < kept_ms - _RETENTION_MARGIN_MS
 
@@ -313,7 +313,7 @@ class ShardCursor:
 
     @property
     def _is_proving(self) -> bool:
-        """Tell whether what is asked for is no page to go on with, but what is there."""
+        """Return whether what is asked for is no page to go on with, but what is there."""
         return self._refused is not None or self._in_doubt is not None
 
     @property
@@ -327,14 +327,14 @@ class ShardCursor:
         return StartingPosition(StartKind.AT_SEQUENCE_NUMBER, self._witness)
 
     def _may_follow_a_gap(self, page: RecordsPage, now: Moment) -> bool:
-        """Tell whether records may be missing between what was read before and an answer."""
+        """Return whether records may be missing between what was read before and an answer."""
         if self._witness is None or self._complete_before_ms is None or page.says_nothing:
             return False
         retained = is_retained(self._complete_before_ms, now_ms=now.wall_ms)
         return not retained and page.first != self._witness
 
     def _is_silent(self, page: RecordsPage, now: Moment) -> bool:
-        """Tell whether a number has been answered with nothing but a whole retention's lag."""
+        """Return whether a number has been answered with nothing but a whole retention's lag."""
         is_old = page.lag_ms >= SHORTEST_RETENTION_MS - _RETENTION_MARGIN_MS
         has_proof = self._witness is not None and self._complete_before_ms is not None
         if not (page.says_nothing and is_old and has_proof):

@@ -79,7 +79,7 @@ class RecordsPage:
 
     @property
     def says_nothing(self) -> bool:
-        """Tell whether it is empty although there is more (hazard H6)."""
+        """Return whether it is empty although there is more (hazard H6)."""
         return (
             not self.records and self.resume_token is not None and bool(self.millis_behind_latest)
         )

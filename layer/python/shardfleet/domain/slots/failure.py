@@ -133,7 +133,7 @@ class LastFailure:
 
     @property
     def is_certain(self) -> bool:
-        """Tell whether it will fail again: it did so twice, or only a person can mend it."""
+        """Return whether it will fail again: it did so twice, or only a person can mend it."""
         return self.times > 1 or self.kind in _CERTAIN
 
     @property
@@ -143,11 +143,11 @@ class LastFailure:
 
     @property
     def is_until_loaded(self) -> bool:
-        """Tell whether it is over as soon as the handler is loaded."""
+        """Return whether it is over as soon as the handler is loaded."""
         return self.kind in _UNTIL_LOADED
 
     def __str__(self) -> str:
-        """Say what failed and where."""
+        """Return what failed and where."""
         where = f" ({self.where})" if self.where else ""
         return f"{_IN_WORDS[self.kind]}: {self.message}{where}"
 

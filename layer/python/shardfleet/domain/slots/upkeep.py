@@ -110,13 +110,13 @@ def asked(slot: Slot, task: SlotTask, *, now_ms: int) -> Slot | None:
 
 
 def stays(slot: Slot) -> bool:
-    """Tell whether a slot counts: it starts or runs, and is not asked to leave or to end."""
+    """Return whether a slot counts: it starts or runs, and is not asked to leave or to end."""
     is_alive = slot.state in (SlotState.STARTING, SlotState.RUNNING)
     return is_alive and not slot.drain and not slot.leaving_ms
 
 
 def stands_still(slot: Slot, *, now_ms: int, silent_ms: int) -> bool:
-    """Tell whether a slot that runs has not been heard of for longer than ``silent_ms``."""
+    """Return whether a slot that runs has not been heard of for longer than ``silent_ms``."""
     return slot.state is SlotState.RUNNING and now_ms - slot.heartbeat_ms > silent_ms
 
 

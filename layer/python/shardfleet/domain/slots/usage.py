@@ -36,7 +36,7 @@ class Usage:
         return {name: value / 10 for name, value in known.items() if value != UNKNOWN}
 
     def differs_from(self, other: Usage, *, by: int) -> bool:
-        """Tell whether either part differs by so many thousandths."""
+        """Return whether either part differs by so many thousandths."""
         return abs(self.busy - other.busy) >= by or abs(self.cpu - other.cpu) >= by
 
 

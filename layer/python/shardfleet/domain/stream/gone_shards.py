@@ -55,11 +55,11 @@ class GoneNote:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether the shard is being missed."""
+        """Return whether the shard is being missed."""
         return self.first_ms > 0
 
     def lasts(self, now_ms: int, *, failover_ms: int) -> bool:
-        """Tell whether it has been missed for so long that a person should know."""
+        """Return whether it has been missed for so long that a person should know."""
         return self.is_open and now_ms - self.first_ms >= failover_ms
 
 
@@ -83,7 +83,7 @@ class GoneVerdict:
 
     @property
     def is_foreign(self) -> bool:
-        """Tell whether the stream never had it: no retry can make it readable."""
+        """Return whether the stream never had it: no retry can make it readable."""
         return isinstance(self.reason, NeverListed)
 
 
@@ -146,7 +146,7 @@ def children_named(graph: ShardGraph, shard_id: str) -> tuple[ChildShard, ...]:
 
 
 def _is_complete(graph: ShardGraph) -> bool:
-    """Tell whether the open shards tile the hash space, and none is a child of another."""
+    """Return whether the open shards tile the hash space, and none is a child of another."""
     is_tiled = tiles_exactly(s.hash_key_range for s in graph.shards.values() if s.is_open)
     return is_tiled and not graph.inconsistent
 

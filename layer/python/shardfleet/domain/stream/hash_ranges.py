@@ -18,7 +18,7 @@ class HashKeyRange:
     end: int
 
     def contains(self, hash_key: int) -> bool:
-        """Tell whether the key lies inside, both ends included."""
+        """Return whether the key lies inside, both ends included."""
         return self.start <= hash_key <= self.end
 
     @property
@@ -56,7 +56,7 @@ def hash_range_holes(
 
 
 def tiles_exactly(ranges: Iterable[HashKeyRange]) -> bool:
-    """Tell whether the ranges cover the hash space without hole or overlap (protocol.md §4.2)."""
+    """Return whether the ranges cover the hash space without hole or overlap (protocol.md §4.2)."""
     expected = 0
     for covered in sorted(ranges):
         if covered.start != expected or covered.end < covered.start:

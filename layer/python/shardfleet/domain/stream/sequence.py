@@ -64,12 +64,12 @@ class ExtendedSequenceNumber:
 
     @property
     def is_sentinel(self) -> bool:
-        """Tell whether this is one of the four words rather than a number."""
+        """Return whether this is one of the four words rather than a number."""
         return not self.sequence_number.isdigit()
 
     @property
     def is_shard_end(self) -> bool:
-        """Tell whether the shard is finished."""
+        """Return whether the shard is finished."""
         return self.sequence_number == SHARD_END
 
     @property

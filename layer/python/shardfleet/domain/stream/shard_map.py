@@ -65,12 +65,12 @@ class ShardMap:
         return [owners[bisect_right(starts, digest) - 1] for digest in digests]
 
     def owns(self, shard_id: str, hash_key: int) -> bool:
-        """Tell whether a shard, open or closed, is known and the hash key lies in its range."""
+        """Return whether a shard, open or closed, is known and the hash key lies in its range."""
         shard = self.shards.get(shard_id)
         return shard is not None and shard.hash_key_range.contains(hash_key)
 
     def takes_records(self, shard_id: str) -> bool:
-        """Tell whether a shard is one of the owners."""
+        """Return whether a shard is one of the owners."""
         shard = self.shards.get(shard_id)
         return shard is not None and self.owner(_start(shard)) is shard
 

@@ -50,7 +50,7 @@ class Shard:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether records can still be put to it."""
+        """Return whether records can still be put to it."""
         return self.ending_sequence_number is None
 
     @property

@@ -98,7 +98,7 @@ class Assigner:
             return None
 
     async def _announce(self, slot: Slot, keys: Sequence[str]) -> bool:
-        """Tell a slot what it is to have; False if it ends."""
+        """Write into a slot which leases it is to have; False if it ends."""
         written = await self._state.update_slot(
             slot.slot_id, lambda current: announce_assignment(current, keys)
         )

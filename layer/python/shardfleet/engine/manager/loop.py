@@ -104,7 +104,7 @@ class _Run:
         return None
 
     def _tell_if_locked_out(self) -> None:
-        """Tell of an invocation that was for nothing; an overlap of seconds is none."""
+        """Emit that an invocation got no lock at all; an overlap of seconds is no such."""
         if not self._had_lock:
             waited_ms = self._ports.clock.monotonic_ms() - self._began_ms
             event = ManagerLockedOut(waited_ms=waited_ms, reason=self._obstacle)

@@ -100,7 +100,7 @@ class Prober:
 
     @property
     def has_sleepers(self) -> bool:
-        """Tell whether there is anything to look at."""
+        """Return whether there is anything to look at."""
         return bool(self._asleep)
 
     async def look_if_due(
@@ -157,7 +157,7 @@ class Prober:
         return bool(self._woken)
 
     def _is_time(self) -> bool:
-        """Tell whether this turn is to look: not so soon after a look between two turns."""
+        """Return whether this turn is to look: not so soon after a look between two turns."""
         return (
             self.looked_ms is None
             or self._clock.monotonic_ms() - self.looked_ms >= self._config.probe_ms

@@ -108,7 +108,7 @@ class Checkpointer:
         return [held for held in self._known.values() if held.is_held]
 
     def holds(self, lease_key: str) -> bool:
-        """Tell whether a lease is held."""
+        """Return whether a lease is held."""
         return lease_key in self._known and self._known[lease_key].is_held
 
     def fence(self) -> None:
@@ -190,7 +190,7 @@ class Checkpointer:
         return Adoption.UNREADABLE
 
     def _tell_unreadable(self, lease_key: str, error: Exception) -> None:
-        """Tell of an item that cannot be read, once in a turn; the manager tells in each of its."""
+        """Emit that an item cannot be read, once in a turn, as the manager does."""
         if lease_key not in self._told_unreadable:
             self._told_unreadable.add(lease_key)
             self._events.emit(
@@ -247,7 +247,7 @@ class Checkpointer:
             self._on_its_way.discard(lease.lease_key)
 
     def _may_get(self, lease_key: str) -> bool:
-        """Tell whether a lease is neither held nor on its way: got twice, it would lose itself."""
+        """Return whether a lease is neither held nor on its way: twice, it would lose itself."""
         return not self.holds(lease_key) and lease_key not in self._on_its_way
 
     def _hold(self, held: HeldLease) -> HeldLease:
@@ -288,7 +288,7 @@ class Checkpointer:
         return held.is_held
 
     def is_fresh(self, held: HeldLease) -> bool:
-        """Tell whether the lease was confirmed within the renewal time."""
+        """Return whether the lease was confirmed within the renewal time."""
         return self._writer.age_ms(held) <= self._renew_ms
 
     async def flush(self, held: HeldLease) -> bool:

@@ -93,12 +93,12 @@ class HeldLease:
 
     @property
     def is_held(self) -> bool:
-        """Tell whether this worker may still write."""
+        """Return whether this worker may still write."""
         return self.outcome is LeaseOutcome.HELD
 
     @property
     def in_handover(self) -> bool:
-        """Tell whether another worker is to have it; this one may finish its batch (§3.5)."""
+        """Return whether another worker is to have it; this one may finish its batch (§3.5)."""
         return self.lease.checkpoint_owner is not None
 
     @property

@@ -380,7 +380,7 @@ class ShardConsumer:
         return str(self._held.unstored or self._held.lease.checkpoint)
 
     async def _is_beginning(self) -> bool:
-        """Tell whether the position is the shard's own first number, which no record has (K13)."""
+        """Return whether the position is the shard's first number, which no record has (K13)."""
         shards = await self._ports.missing.stream.list_shards()
         key, done = self._held.lease_key, self._done
         return any(s.shard_id == key and s.starting_sequence_number == done for s in shards)

@@ -107,13 +107,13 @@ class CrashNotes:
         self._open: dict[str, CrashNote] = {}
 
     def is_suspect(self, lease_key: str) -> bool:
-        """Tell whether the process may have died over records of this shard."""
+        """Return whether the process may have died over records of this shard."""
         if not self.follows_death:
             return False
         return lease_key not in self._acquitted or self.attempts(lease_key).charge is not None
 
     def notes(self, lease_key: str, kind: CallKind) -> bool:
-        """Tell whether a call is to be noted, and to run while no other does."""
+        """Return whether a call is to be noted, and to run while no other does."""
         if not self.follows_death or not kind.is_noted:
             return False
         return kind is not CallKind.RECORDS or self.is_suspect(lease_key)
@@ -139,7 +139,7 @@ class CrashNotes:
         )
 
     def is_charged(self, lease_key: str) -> bool:
-        """Tell whether the process died over this shard: it goes first, so the others may live."""
+        """Return whether the process died over this shard, which then goes first."""
         return lease_key in self._charges or self.attempts(lease_key).charge is not None
 
     def killer(self, lease_key: str) -> CallCharge | None:
@@ -203,7 +203,7 @@ class CrashNotes:
         return charge.crashes if charge and charge.kind is call.kind else 0
 
     def has_open(self, lease_key: str) -> bool:
-        """Tell whether a note of this turn is open, or may be."""
+        """Return whether a note of this turn is open, or may be."""
         return lease_key in self._open
 
     async def close(self, lease_key: str) -> None:

@@ -105,7 +105,7 @@ class UserRecords:
 
 
 def is_large(record: StreamRecord) -> bool:
-    """Tell whether taking a record apart is more than a stretch."""
+    """Return whether taking a record apart is more than a stretch."""
     return len(record.data) > _BYTES_AT_A_STRETCH and is_framed(record.data)
 
 

@@ -106,17 +106,17 @@ class ShardDelivery:
 
     @property
     def has_open(self) -> bool:
-        """Tell whether records are delivered that are not done."""
+        """Return whether records are delivered that are not done."""
         return bool(self._open) or (self._lanes is not None and self._lanes.has_open)
 
     @property
     def is_busy(self) -> bool:
-        """Tell whether the shard is to be read on although nothing comes."""
+        """Return whether the shard is to be read on although nothing comes."""
         return self.has_open or (self._windows is not None and self._windows.is_open)
 
     @property
     def goes_on(self) -> bool:
-        """Tell whether anything was done since the shard was begun, if there was anything."""
+        """Return whether anything was done since the shard was begun, if there was anything."""
         return self._lanes is None or self._lanes.has_moved
 
     async def recall(self) -> None:
@@ -332,7 +332,7 @@ class ShardDelivery:
             await self.flush_if_due(at_once=True)
 
     def _skips_window(self, windows: ShardWindows) -> bool:
-        """Tell whether the last call of a window is given up, and tell of it."""
+        """Return whether the last call of a window is given up; emit an event if so."""
         policy, most, attempts = (
             self._config.failure_policy,
             self._config.max_attempts,

@@ -106,7 +106,7 @@ class Dispatcher:
 
     @property
     def has_hooks(self) -> bool:
-        """Tell whether the handler is told of a shard's life."""
+        """Return whether the handler is told of a shard's life."""
         return self._ports.handler.has_hooks
 
     async def call(
@@ -313,7 +313,7 @@ class Dispatcher:
         self._grant()
 
     def _may_go(self, ticket: _Ticket) -> bool:
-        """Tell whether this call may begin now: one that is noted is alone while it runs."""
+        """Return whether this call may begin now: one that is noted is alone while it runs."""
         if self._is_over or self._has_noted or self._left_ms():
             return False
         if ticket.is_noted:

@@ -125,12 +125,12 @@ class ShardLanes:
 
     @property
     def has_open(self) -> bool:
-        """Tell whether records wait in a lane, or are being handled."""
+        """Return whether records wait in a lane, or are being handled."""
         return bool(len(self._lanes))
 
     @property
     def has_moved(self) -> bool:
-        """Tell whether the checkpoint may move on since the shard was begun."""
+        """Return whether the checkpoint may move on since the shard was begun."""
         return self._lanes.through is not None or not self.has_open
 
     async def begin(self) -> None:

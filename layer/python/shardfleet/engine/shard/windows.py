@@ -72,7 +72,7 @@ class ShardWindows:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether a window waits for its end."""
+        """Return whether a window waits for its end."""
         return self.open.is_open
 
     async def recall(self) -> None:
@@ -137,7 +137,7 @@ class ShardWindows:
         self._through = position
 
     def is_over(self) -> bool:
-        """Tell whether the shard's last read shows that nothing more comes of the window."""
+        """Return whether the shard's last read shows that nothing more comes of the window."""
         clock, held = self._ports.clock, self._held
         read_ms = clock.now_ms() - (clock.monotonic_ms() - held.read_ms)
         return held.lag_ms == 0 and self.open.is_over(read_ms)

@@ -58,7 +58,7 @@ class UnreadableDocument:
         return f"{self.kind}/{self.id}"
 
     def __str__(self) -> str:
-        """Say which one, and why."""
+        """Return which document, and why."""
         return f"{self.name}: {self.reason}"
 
 
@@ -146,7 +146,7 @@ class FoundDocument(Generic[T]):
 
 
 def ignore(document: UnreadableDocument) -> None:
-    """Tell nobody: whoever looks at all documents does."""
+    """Emit nothing: whoever looks at all documents does."""
     del document
 
 
@@ -159,7 +159,7 @@ class TellOnce:
         self._told: set[UnreadableDocument] = set()
 
     def __call__(self, document: UnreadableDocument) -> None:
-        """Tell of one, if it is news."""
+        """Emit one event for each unreadable version."""
         if document not in self._told:
             self._told.add(document)
             self._events.emit(event_of(document))

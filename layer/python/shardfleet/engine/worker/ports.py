@@ -27,7 +27,7 @@ class UnfailingSink:
     """An ``EventSink`` that keeps the promise of the port: what telling raises stops nobody."""
 
     def __init__(self, sink: EventSink) -> None:
-        """Tell by another one."""
+        """Emit by another sink."""
         self._sink = sink
 
     def emit(self, event: Event) -> None:

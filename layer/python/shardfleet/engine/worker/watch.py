@@ -151,7 +151,7 @@ class SlotWatch:
             await self._rest(halt)
 
     def _delayed_by(self, error: ShardfleetError, doubt: Doubt) -> None:
-        """Tell that a call was refused; raise the verdict once it has lasted."""
+        """Emit that a call was refused; raise the verdict once the refusals have lasted."""
         if doubt.believes(error, self._ports.clock.monotonic_ms()):
             raise settled(error) from error
         self._tell_delay(kind_of(error))
