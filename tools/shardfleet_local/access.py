@@ -92,7 +92,7 @@ class Door:
 
     def refusal(self, headers: Headers, *, issued: Callable[[str], bool] | None = None) -> str:
         """
-        Say why a request must not be served; "" if it may be.
+        Return why a request must not be served; "" if it may be.
 
         Args:
             headers: of the request.

@@ -146,7 +146,7 @@ def admit(family: Family, listing: Listing | None, incarnation: StreamIncarnatio
 
 def is_younger(stand: Stand, listing: Listing) -> bool:
     """
-    Tell whether a finished shard may have ended after a listing was read.
+    Return whether a finished shard may have ended after a listing was read.
 
     Such a listing may lack the shard, and the next one would bring it back.
     """

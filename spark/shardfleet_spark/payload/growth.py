@@ -67,7 +67,7 @@ def grown(there: DataType, wanted: DataType) -> DataType:
 
 def misfit(read: DataType, written: DataType, path: str = "payload") -> str:
     """
-    Say why values of a type cannot be read as another; empty: they can.
+    Return why values of a type cannot be read as another; empty: they can.
 
     A field that only one of them has is none of its business.
     """

@@ -181,7 +181,7 @@ def _beyond(
     text: Column, wanted: StructType, read: Callable[[StructType, Column], Column]
 ) -> Column:
     """
-    Tell whether a text has a number that its column cannot hold, and Spark does not refuse.
+    Return whether a text has a number that its column cannot hold, and Spark does not refuse.
 
     Such a number becomes Infinity, wraps around as seconds or as a byte, or takes minutes to be
     fitted into a decimal. A text with a long number is read once before, with decimals, times and
@@ -263,7 +263,7 @@ def _problem(kind: str, text: Column, *, parsed: Column, options: Mapping[str, s
 
 def _is_one_json_value(text: Column, options: Mapping[str, str]) -> Column:
     """
-    Tell whether a text is one JSON value: Spark reads the first one, and passes over the rest.
+    Return whether a text is one JSON value: Spark reads the first one and ignores the rest.
 
     It is, if it and a mark are the two elements of an array. No text can have the mark, its own
     digest, in it to close the array early. The line break ends a comment, where options allow it.

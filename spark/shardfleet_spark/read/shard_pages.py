@@ -305,7 +305,7 @@ class ShardPages:
 
 def is_beginning_in_doubt(stand: Stand, now: Moment) -> bool:
     """
-    Tell whether the first records of a shard may be gone, where none was read that would tell.
+    Return whether the first records of a shard may be gone, where none was read that would show it.
 
     A child is known to hold nothing older than its parents' last records (:func:`admit` in
     :mod:`shardfleet_spark.offsets.lineage`), and a shard nothing older than its tip. What a new

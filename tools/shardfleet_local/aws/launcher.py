@@ -228,7 +228,7 @@ class EmbeddedAws:
         self, *, runs_s: float | None = None, succeeds: bool = True, stops_s: float = 0.0
     ) -> None:
         """
-        Tell what the job runs of EMR Serverless do that begin from now on; none executes anything.
+        Set what job runs of EMR Serverless do that begin from now on; none executes anything.
 
         They end by themselves after `runs_s` (None: never), and take `stops_s` of the grace that
         they are given when they are cancelled.

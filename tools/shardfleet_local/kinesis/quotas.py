@@ -74,7 +74,7 @@ class TokenBucket:
 
     def admits(self, amount: float, now_ms: int) -> bool:
         """
-        Tell whether the amount may pass now.
+        Return whether the amount may pass now.
 
         An amount beyond a whole second's worth (a large record) passes when the bucket is full; the
         debt is then paid off before anything else passes.

@@ -30,7 +30,7 @@ class DynamoDBOwnerIndex:
     @in_threads_of("_pools.reads")
     def status(self) -> IndexStatus:
         """
-        Tell how far the index is.
+        Return how far the index is.
 
         Raises:
             ConfigurationError: there is no such table, or it is no lease table.

@@ -372,7 +372,7 @@ def whereabouts(
     failing: Mapping[str, LastFailure],
 ) -> Answer:
     """
-    Say what became of a record.
+    Return what became of a record.
 
     Args:
         position: of the record, a number.

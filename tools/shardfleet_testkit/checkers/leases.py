@@ -134,7 +134,7 @@ class OneEffectiveOwner(Checker):
 
     def _is_a_takeover_of_the_kcl(self, write: LeaseWrite) -> bool:
         """
-        Tell whether a KCL leader takes the counter of another owner for its own lost renewal.
+        Return whether a KCL leader takes another owner's counter for its own lost renewal.
 
         A renewal that fails counts as done if the item then shows this worker as the owner, and a
         counter of one more (``DynamoDBLeaseRefresher.renewLease``). That is what a leader finds

@@ -67,7 +67,7 @@ class SystemProcess:
 
     def end(self, reason: str) -> Never:
         """
-        Say why on stderr and end at once, without joining threads or running exit handlers.
+        Write why to stderr and end at once, without joining threads or running exit handlers.
 
         Lambda reports ``Runtime.ExitError`` and starts a fresh process for the next invocation.
         """

@@ -308,7 +308,7 @@ class TurnPlan:
     @property
     def is_awake(self) -> bool:
         """
-        Tell whether there is anything to do before the next scheduled invocation.
+        Return whether there is anything to do before the next scheduled invocation.
 
         That includes shards without leases because the listing made no sense: it is looked at
         again soon. Those asleep are only looked at. What nobody has, as it waits for a parent, is

@@ -203,7 +203,7 @@ def _one_by_one(message: Any) -> Steps[Content | Fault]:
 
 def _has_few_fields(body: bytes, most: int) -> Steps[bool]:
     """
-    Tell whether a body has no more fields than that; of one that is damaged the parser tells.
+    Return whether a body has no more fields than that; a damaged one is the parser's to refuse.
 
     Each costs the parser memory, whatever is in it: five million empty records, 250 MB.
     """

@@ -106,7 +106,7 @@ class AggregateBuilder:
 
     def is_full_for(self, record: OutgoingRecord) -> bool:
         """
-        Tell whether ``record`` has to wait for the next aggregate.
+        Return whether ``record`` has to wait for the next aggregate.
 
         Raises:
             InvalidRecord: the record breaks a limit of Kinesis, or is too large for an aggregate

@@ -284,7 +284,7 @@ class DynamoDBLeaseStore:
 
 def _unusable_index(text: str) -> ShardfleetError:
     """
-    Tell an index that is being built from one that is not there.
+    Return the error of an index that is being built, or is not there.
 
     Text: "Cannot read from backfilling global secondary index" (cloudformation-coverage-roadmap
     #1075), while the stack that adds it is complete already.

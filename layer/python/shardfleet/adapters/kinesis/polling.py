@@ -306,7 +306,7 @@ def shard_call(operation: str, shard_id: str, stream_arn: str, *, invalid: Error
 
 def _refused_number(text: str) -> ShardfleetError:
     """
-    Tell a number that is somebody else's from one that is too old: Kinesis has one code for both.
+    Return what a refused number is: another shard's, or too old; Kinesis has one code for both.
 
     Texts: boto/boto3#1478, awslabs/amazon-kinesis-client#391 (another shard's: "It encodes
     shardId-…, while it was used in a call to shardId-…"); amazon-kinesis-connectors#8 (of a stream

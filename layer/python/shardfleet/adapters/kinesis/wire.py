@@ -76,7 +76,7 @@ JSON_PAGES = PageFormat(None, _asked, decode_page)
 
 def takes_cbor() -> bool:
     """
-    Tell whether the endpoint takes CBOR.
+    Return whether the endpoint takes CBOR.
 
     The environment says so as it does to the AWS SDK for Java 2: it does unless
     ``CBOR_ENABLED=false``.

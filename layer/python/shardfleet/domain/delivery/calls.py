@@ -43,7 +43,7 @@ class CallKind(StrEnum):
     @property
     def is_noted(self) -> bool:
         """
-        Tell whether a death in it is charged to the shard.
+        Return whether a death in it is charged to the shard.
 
         Of a lease that is lost the notes are its next owner's, and the next turn does not have it:
         it cannot die of it again.

@@ -226,7 +226,7 @@ def are_due_to_be_stored(
     now_ms: int,
 ) -> bool:
     """
-    Tell whether the next invocation needs to know what this one does.
+    Return whether the next invocation needs to know what this one does.
 
     An iterator as stored, or as the worker left it, may soon be too old; and a look that failed
     counts, or shards that are looked at once by each invocation would sleep through every failure.
