@@ -10,7 +10,7 @@ import shardfleet
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.state.documents import read_as
-from shardfleet.engine.state.kinds import KINDS, SLOT, kind_of
+from shardfleet.engine.state.kinds import KINDS, SLOT, WINDOW, kind_of
 from shardfleet_ops.operate.documents import CARE, MendingFacts, readable_part
 from tests.engine.state.damages import CELLS, DOCUMENTS, SECRET, changed, of_a_later_release
 from tests.engine.state.documents_kit import FIXTURES, VERSION, kept, written
@@ -87,6 +87,14 @@ def test_a_slot_without_a_number_that_only_rises_is_unreadable_and_mended_starts
     after = read_as(SLOT, changed(slot, mended)).body
     assert after.state is SlotState.ENDED or after.assign_seq == after.served_seq
     assert after.epoch >= slot.body["epoch"]
+
+
+@pytest.mark.parametrize("field", WINDOW.required)
+def test_a_window_without_its_beginning_or_state_is_unreadable_and_no_window_that_is_none(field):
+    window = DOCUMENTS["window"]
+    body = {name: value for name, value in window.body.items() if name != field}
+    reason = read_as(WINDOW, changed(window, body)).reason
+    assert reason == f"Object missing required field `{field}`"
 
 
 def test_every_kind_says_what_holds_meanwhile_and_what_mending_makes():

@@ -1,0 +1,169 @@
+"""What operators do in the simulation: checkers see bugs put into the code of their commands."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardfleet.domain.leases.changes import checkpoint, rewind
+from shardfleet.engine.state.documents import DocumentKind
+from shardfleet.engine.state.kinds import NOTE, SLOT, WINDOW
+from shardfleet.errors import ProtocolError
+from shardfleet.events.worker import DocumentUnreadable
+from shardfleet_ops.operate import documents
+from shardfleet_ops.positions.position_import import _Import
+from shardfleet_testkit import checkers
+from shardfleet_testkit.checkers import CallBegun, Handled
+from shardfleet_testkit.simulation import Options, run_seed
+from shardfleet_testkit.simulation.faults import FaultMix
+from tests.simulation.test_checkers_planted import (
+    FREE,
+    KEY,
+    ME,
+    OTHER,
+    Somebody,
+    adopts,
+    at,
+    has_records,
+    planted,
+    writes,
+)
+
+PERSON = Somebody("operator#7", "", (0, 0))
+THERE = replace(FREE, checkpoint=at(6), lease_counter=1)
+
+
+@pytest.mark.parametrize(
+    ("number", "is_adopted", "is_set_back", "violations"),
+    [(6, True, False, 1), (7, True, False, 0), (6, False, False, 0), (6, True, True, 0)],
+)
+def test_a_record_before_an_imported_position_is_found(number, is_adopted, is_set_back, violations):
+    checker, found = planted(checkers.ImportedIsDone)
+    has_records(checker, 5, 6, 7)
+
+    writes(checker, checkpoint(FREE, at(6)), before=FREE, after=THERE, by=PERSON)
+    if is_set_back:
+        writes(checker, rewind(THERE, at(5)), before=THERE, after=FREE, by=PERSON)
+    if is_adopted:
+        adopts(checker, ME, THERE)
+    for by in (ME, OTHER):
+        checker.call_begun(CallBegun(at_ms=1, by=by, shard_id=KEY, call=1))
+    entry = checker.ledger.find(KEY, str(number), 0)
+    checker.record_handled(Handled(at_ms=1, by=ME, entry=entry, call=1))
+    checker.record_handled(Handled(at_ms=1, by=OTHER, entry=entry, call=1))
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("spoilt", "violations"), [({"slot/s1"}, 0), (set(), 1)])
+def test_a_document_that_nobody_spoilt_and_that_cannot_be_read_is_found(spoilt, violations):
+    checker, found = planted(checkers.OnlyTheSpoiltIsUnreadable)
+    checker.ledger.spoilt |= spoilt
+
+    checker.told(1, ME, DocumentUnreadable(document="slot/s1", reason="why"))
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(
+    ("kind", "by", "violations"), [(NOTE, PERSON, 0), (WINDOW, PERSON, 1), (NOTE, ME, 1)]
+)
+def test_deaths_count_anew_once_their_note_was_dropped(kind, by, violations):
+    checker, found = planted(checkers.WhatKillsIsStopped)
+    checker._watchful.add(ME.name)
+
+    for life in range(5):
+        if life == 4:
+            checker.document_deleted(1, by, kind=kind, name=KEY)
+        adopts(checker, ME, FREE)
+        checker.call_killed(1, ME, KEY, call="record 7:0")
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("by", "left"), [(PERSON, [7]), (ME, [5, 6, 7])])
+def test_what_a_dropped_window_had_before_its_checkpoint_is_in_no_result(by, left):
+    checker, found = planted(checkers.WindowsHaveAll)
+    checker.ledger.has_windows = True
+    has_records(checker, 5, 6, 7)
+    for entry in checker.ledger.shards[KEY].entries:
+        entry.times = 1
+
+    writes(checker, checkpoint(FREE, at(6)), before=FREE, after=THERE)
+    checker.document_deleted(1, by, kind=WINDOW, name=KEY)
+    assert [entry.position[0] for entry in checker.ledger.without_result()] == left
+    checker.over(2, keys=[KEY])
+    assert len(found) == len(left)
+
+
+def test_what_another_reader_has_done_is_nobodys_to_handle_and_comes_again_after_a_rewind():
+    checker, _ = planted(checkers.NoRecordLost)
+    ledger = checker.ledger
+    has_records(checker, 5, 6, 7)
+
+    ledger.want_again(KEY, at(4))
+    ledger.done_elsewhere(KEY, at(6))
+    assert [entry.position[0] for entry in ledger.unfinished()] == [7]
+    assert not ledger.wanted_again
+    ledger.want_again(KEY, at(5))
+    assert list(ledger.wanted_again[KEY]) == [(6, 0)]
+
+
+# --- bugs put into the code of the commands, and into the reader of documents
+
+IMPORTS = {"position_import": 0.05}
+SPOILS = {"malformed_document": 0.2}
+
+
+def _owners_are_not_asked(monkeypatch):
+    monkeypatch.setattr(_Import, "owned", lambda self, gone: [])
+
+
+def _parents_end_first(monkeypatch):
+    steps = _Import.steps
+    monkeypatch.setattr(_Import, "steps", lambda self: steps(self)[::-1])
+
+
+def _a_mended_slot_begins_at_nothing(monkeypatch):
+    def mend(name, kept, facts):
+        return mended(name, kept, facts) | {"state": "ENDED", "epoch": 0, "start_epoch": 0}
+
+    mended = documents.CARE[SLOT].mend
+    care = replace(documents.CARE[SLOT], mend=mend)
+    monkeypatch.setattr(documents, "CARE", {**documents.CARE, SLOT: care})
+
+
+def _a_missing_epoch_is_nought(monkeypatch):
+    monkeypatch.setattr(SLOT, "required", ())
+
+
+def _what_is_newer_is_refused(monkeypatch):
+    def read(self, body, name):
+        if "of_the_next_release" in body:
+            raise ProtocolError("unknown")
+        return known(self, body, name)
+
+    known = DocumentKind.read
+    monkeypatch.setattr(DocumentKind, "read", read)
+
+
+@pytest.mark.parametrize(
+    ("bug", "rates", "checker"),
+    [
+        (_owners_are_not_asked, IMPORTS, "RewindsOnlyUnowned"),
+        (_parents_end_first, IMPORTS, "ChildrenBeforeEnd"),
+        (_a_mended_slot_begins_at_nothing, SPOILS, "OneInvocationPerEpoch"),
+        (_a_missing_epoch_is_nought, SPOILS, "OneInvocationPerEpoch"),
+        (_what_is_newer_is_refused, SPOILS, "OnlyTheSpoiltIsUnreadable"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_bug_put_into_an_operators_code_is_caught(bug, rates, checker, monkeypatch):
+    bug(monkeypatch)
+    mix = replace(FaultMix.none(), **rates)
+    runs = (run_seed(Options(seed=seed, mix=mix, is_small=True)) for seed in range(1, 20))
+    violations = next((run.violations for run in runs if run.violations), ())
+    assert {violation.checker for violation in violations} == {checker}, violations
+
+
+@pytest.mark.parametrize("rates", [IMPORTS, SPOILS])
+def test_without_a_bug_nothing_is_found(rates):
+    for seed in (1, 2, 3):
+        mix = replace(FaultMix.none(), **rates)
+        assert not run_seed(Options(seed=seed, mix=mix, is_small=True)).violations
