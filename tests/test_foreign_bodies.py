@@ -103,7 +103,7 @@ def text_of(data):
 
 # What is read of each: a file in a folder, or the bytes themselves.
 READERS = {
-    "positions": lambda data, _: positions_from_text(data),
+    "positions": lambda data, _: positions_from_text(text_of(data)),
     "a kept record": lambda data, _: given_up_of(data, where="s3://b/k"),
     "a kept record in a notification": lambda data, _: given_up_of(
         json.dumps({"Type": "Notification", "Message": text_of(data)}), where="queue#1"

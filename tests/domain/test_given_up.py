@@ -1,11 +1,14 @@
 """What was given up is read back as it was kept, and nothing else passes for it."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
-from shardfleet.adapters.dead_letters import invocation_record
+from shardfleet.adapters.dead_letters import invocation_record, object_key
 from shardfleet.domain.delivery.given_up import (
+    FailedBucket,
     RefusedDocument,
     by_shard,
     event_of,
@@ -13,6 +16,7 @@ from shardfleet.domain.delivery.given_up import (
     sorted_out,
 )
 from shardfleet.errors import ConfigurationError
+from shardfleet.runtime.redrive import records_of
 from tests.adapters.test_dead_letters import INVOCATION, STREAM, failed
 
 SHARD = "shardId-000000000001"
@@ -30,6 +34,20 @@ def test_a_document_says_what_it_holds():
     assert (found.place, found.count) == ((100, 7), 2)
     assert (found.first_ms, found.last_ms) == (1_700_000_000_123, 1_700_000_000_124)
     assert [r["kinesis"]["sequenceNumber"] for r in event_of(found)["Records"]] == ["100", "101"]
+
+
+def test_of_records_that_kinesis_gave_no_arrival_nobody_says_when_they_came():
+    kept = failed(b"one")
+    undated = [structs.replace(each, approximate_arrival_ms=0) for each in kept.records]
+    kept = replace(kept, records=undated)
+    found = given_up_of(json.dumps(invocation_record(kept, INVOCATION)), where="s3://b/k")
+
+    assert (found.first_ms, found.last_ms) == (0, 0)
+    key = object_key(kept, INVOCATION)
+    assert key.endswith(f"/{SHARD}/undated/100-7-100-7.json")
+    own = FailedBucket(bucket="b", folder=key.partition("orders/")[0])
+    assert own.location_of(found) == f"s3://b/{key}"
+    assert [each.approximate_arrival_ms for each in records_of(event_of(found))] == [0]
 
 
 def test_what_a_topic_wraps_around_it_is_taken_off():

@@ -21,6 +21,8 @@ from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, Ext
 from shardfleet.errors import InvalidReply
 from shardfleet.records import Record
 
+NOW_MS = 1_700_000_000_000
+
 
 def a_record(arrival_ms, number=1):
     return Record(
@@ -36,11 +38,11 @@ def at(number):
     return ExtendedSequenceNumber(str(number), 0)
 
 
-@given(st.integers(1, 900), st.lists(st.integers(0, 10**7), min_size=1, max_size=30).map(sorted))
+@given(st.integers(1, 900), st.lists(st.integers(1, 10**7), min_size=1, max_size=30).map(sorted))
 def test_records_in_order_of_arrival_are_dealt_out_as_division_says(length_s, arrivals):
     window, left, found = ShardWindow(length_s * 1_000), [a_record(a) for a in arrivals], {}
     while left:
-        count = window.fitting(left)
+        count = window.fitting(left, now_ms=NOW_MS)
         if not count:
             window.close()
             continue
@@ -57,14 +59,31 @@ def test_records_in_order_of_arrival_are_dealt_out_as_division_says(length_s, ar
 def test_an_arrival_before_the_open_window_counts_in_it():
     window = ShardWindow(5_000)
 
-    assert window.fitting([a_record(7_000), a_record(3_000), a_record(10_000)]) == 2
+    assert window.fitting([a_record(7_000), a_record(3_000), a_record(10_000)], now_ms=NOW_MS) == 2
     assert (window.start_ms, window.end_ms) == (5_000, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "start_ms", "count"),
+    [
+        ([0], NOW_MS, 1),  # Nobody says: this moment.
+        ([0, 0], NOW_MS, 2),
+        ([0, 7_000, 0, 9_999, 10_000], 5_000, 4),
+        ([7_000, 0, 12_000, 0], 5_000, 2),
+    ],
+)
+def test_an_arrival_that_kinesis_did_not_tell_is_of_the_open_window(arrivals, start_ms, count):
+    window = ShardWindow(5_000)
+
+    assert window.fitting([a_record(each) for each in arrivals], now_ms=NOW_MS) == count
+    assert window.start_ms == start_ms
+    assert window.fitting([a_record(0)], now_ms=NOW_MS + 10**9) == 1  # It stays open.
 
 
 def test_a_window_is_over_when_the_tip_was_read_long_enough_after_its_end():
     window = ShardWindow(5_000)
     assert not window.is_over(10**12)  # None is open.
-    window.fitting([a_record(7_000)])
+    window.fitting([a_record(7_000)], now_ms=NOW_MS)
 
     assert not window.is_over(10_000 + GRACE_MS - 1)
     assert window.is_over(10_000 + GRACE_MS)
@@ -72,16 +91,16 @@ def test_a_window_is_over_when_the_tip_was_read_long_enough_after_its_end():
 
 def test_an_outgrown_window_takes_nothing_more_and_its_last_call_says_so():
     window = ShardWindow(5_000)
-    window.fitting([a_record(7_000)])
+    window.fitting([a_record(7_000)], now_ms=NOW_MS)
     assert not window.outgrow()  # There is nothing yet that could be told.
     window.state = '{"n":1}'
     assert window.outgrow()
 
-    assert window.fitting([a_record(7_000)]) == 0
+    assert window.fitting([a_record(7_000)], now_ms=NOW_MS) == 0
     assert window.call(is_final=True).is_terminated_early
     window.close()
     assert (window.is_open, window.state) == (False, EMPTY)
-    assert window.fitting([a_record(7_000)]) == 1
+    assert window.fitting([a_record(7_000)], now_ms=NOW_MS) == 1
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_two_queries_of_one_archive_are_two_commits(given, tmp_path):
     ("text", "stream", "said"),
     [
         (None, "clicks", "no such file; shardfleet position export --checkpoint"),
-        ("{", "clicks", "this is no JSON"),
+        ("{", "clicks", "it is no JSON"),
         ("[]", "clicks", "format and version are None"),
         (json.dumps(document()), "orders", f"they are of {ARN}, and the source is orders"),
     ],

@@ -44,7 +44,8 @@ def read_json(text: str | bytes) -> Any:
 
     """
     try:
-        return json.loads(text, parse_float=_finite, parse_constant=_no_number)
+        whole = text if isinstance(text, str) else text.decode()  # Not in UTF-16, as json guesses.
+        return json.loads(whole, parse_float=_finite, parse_constant=_no_number)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     except json.JSONDecodeError as error:

@@ -19,7 +19,7 @@ so that it can.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -41,7 +41,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         sequence_number: decimal string, of the (possibly aggregated) stream record.
         sub_sequence_number: index inside an aggregated stream record, else 0.
         shard_id: where it was read.
-        approximate_arrival_ms: epoch milliseconds; of the enclosing stream record.
+        approximate_arrival_ms: epoch milliseconds; of the enclosing stream record; 0: Kinesis did
+            not say.
         explicit_hash_key: decimal string, None when the producer gave none.
         encryption_type: ``NONE`` or ``KMS``, None when the service did not say.
         aggregated: whether it came out of a KPL aggregate.
@@ -67,6 +68,11 @@ class StreamRecord(msgspec.Struct, frozen=True, gc=False):
     sequence_number: str
     approximate_arrival_ms: int
     encryption_type: str | None = None
+
+
+def arrival_of(records: Iterable[Record]) -> int:
+    """Return when the first of which Kinesis says so arrived, epoch milliseconds; 0: of none."""
+    return next((ms for record in records if (ms := record.approximate_arrival_ms)), 0)
 
 
 def place_of(record: Record) -> tuple[int, int]:

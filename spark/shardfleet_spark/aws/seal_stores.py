@@ -284,14 +284,12 @@ class S3SealStore:
             raise Unsettled(ConfigurationError(f"s3://{self._bucket}/{name}: {error}")) from error
 
     def _names(self, prefix: str) -> list[str]:
-        fetch = partial(
-            self._call("ListObjectsV2").run,
-            self._client.list_objects_v2,
-            Bucket=self._bucket,
-            Prefix=prefix,
-        )
+        call = self._call("ListObjectsV2")
+        fetch = partial(call.run, self._client.list_objects_v2, Bucket=self._bucket, Prefix=prefix)
         return [
-            found["Key"] for page in pages(fetch, _LISTING) for found in page.get("Contents", ())
+            call.whole(found)["Key"]
+            for page in pages(fetch, _LISTING)
+            for found in page.get("Contents", ())
         ]
 
     def _path(self, key: Key) -> str:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from shardfleet.adapters.sdk_errors import SdkCall, pages
 from shardfleet.domain.positions.positions import Positions
 from shardfleet.errors import ConfigurationError
 from shardfleet.foreign import read_bytes, read_json
@@ -24,6 +26,9 @@ from shardfleet_spark.plan.planning import advance
 
 # The log files of Spark 4.0 to 4.3; the second has a name for each source.
 _VERSIONS = ("v1", "v2")
+
+
+_LISTING = ("NextContinuationToken", "ContinuationToken")
 
 
 class CheckpointFolder(Protocol):
@@ -208,6 +213,10 @@ def _parsed(value: Any) -> Any:
         return None
 
 
+class _NotThere(ConfigurationError):
+    """There is no such object."""
+
+
 class S3Checkpoint:
     """
     A checkpoint location in a bucket.
@@ -227,18 +236,25 @@ class S3Checkpoint:
 
     def names(self, log: str) -> Iterable[str]:
         """Return the names below a prefix; none if there is nothing."""
-        found = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=f"{self._prefix}/{log}/"
-        )
+        prefix = f"{self._prefix}/{log}/"
+        call = self._call("ListObjectsV2", prefix)
+        fetch = partial(call.run, self._client.list_objects_v2, Bucket=self._bucket, Prefix=prefix)
         return [
-            each["Key"].rsplit("/", 1)[-1] for page in found for each in page.get("Contents", ())
+            call.whole(each)["Key"].rsplit("/", 1)[-1]
+            for page in pages(fetch, _LISTING)
+            for each in page.get("Contents", ())
         ]
 
     def text(self, log: str, name: str) -> str:
         """Return an object."""
         key = f"{self._prefix}/{log}/{name}"
+        call = self._call("GetObject", key)
         try:
-            found = self._client.get_object(Bucket=self._bucket, Key=key)
-        except self._client.exceptions.NoSuchKey as error:
+            found = call.run(self._client.get_object, Bucket=self._bucket, Key=key)
+        except _NotThere as error:
             raise FileNotFoundError(key) from error
-        return str(read_bytes(found["Body"]), "utf-8")
+        return str(call.run(partial(read_bytes, found["Body"])), "utf-8")
+
+    def _call(self, operation: str, what: str) -> SdkCall:
+        codes = {"NoSuchKey": _NotThere, "NoSuchBucket": ConfigurationError}
+        return SdkCall(f"{operation} of s3://{self._bucket}/{what}", codes=codes)

@@ -143,6 +143,27 @@ def test_whatever_waits_leaves_once_in_its_order_in_requests_within_their_limits
     assert (flow.waiting, flow.waiting_bytes) == (0, 0)
 
 
+@pytest.mark.parametrize("letter", ["k", "\N{LATIN SMALL LETTER E WITH ACUTE}"])
+@pytest.mark.parametrize("left", [0, 1, 35, 36, 37])
+def test_a_key_that_leaves_no_room_for_an_aggregate_beside_it_goes_alone(letter, left):
+    """
+    What Kinesis counts of an aggregate is its data and its first record's key.
+
+    The least data has 36 bytes: magic, digest, and a message of 16.
+    """
+    key = letter * 120
+    record_bytes = len(key.encode()) + left
+    records = [OutgoingRecord(key, b"x" * min(left, 1)) for _ in range(3)]
+    lanes, settings = lanes_with(
+        records, aggregate=True, record_bytes=record_bytes, aggregate_bytes=record_bytes
+    )
+    for record in records:
+        request = next_request(lanes, settings, now_ms=0)
+        assert request.puts == [record]
+        lanes.arrive(request.portions[0].lane, [], now_ms=0)
+    assert not lanes.anything_waits
+
+
 def test_a_lane_is_ready_when_both_its_paces_allow_it_and_nothing_goes_before():
     records = [OutgoingRecord("a", b"x" * 999)] * 50
     for settings, wait_ms in (

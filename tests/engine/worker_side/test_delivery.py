@@ -6,8 +6,10 @@ It is one idea: what one shard's delivery does with every answer of one handler.
 
 import asyncio
 import itertools
+from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from shardfleet.domain.delivery.attempts import POLICIES, FailurePolicy
 from shardfleet.engine.ports import HandlerResult
@@ -495,6 +497,30 @@ def test_within_a_round_the_shard_with_the_oldest_record_goes_first():
         assert second_round == [key(2), key(0), key(1)]
 
     in_world(scenario, shards=3, max_batch_records=2)
+
+
+def test_a_shard_of_whose_records_nobody_says_when_they_arrived_is_not_the_oldest():
+    async def scenario(world):
+        async def slow(batch):
+            await world.clock.sleep_ms(1_000)
+
+        def undated(shard_id, page):
+            if shard_id != key(1):
+                return page
+            return replace(
+                page, records=[structs.replace(r, approximate_arrival_ms=0) for r in page.records]
+            )
+
+        world.handler._script = slow
+        world.stream.alter = undated
+        for shard in (2, 0, 1):
+            world.put(10 * shard, 10 * shard + 3, number=shard)
+            await world.clock.sleep_ms(1_000)
+        await world.turn(turn_ms=60_000)
+        second_round = [call.batch.shard_id for call in world.handler.calls][3:6]
+        assert second_round == [key(2), key(0), key(1)]
+
+    in_world(scenario, shards=3, batch_records_most=2)
 
 
 def test_a_failing_shard_gives_its_turn_to_the_others_while_it_backs_off():

@@ -100,7 +100,7 @@ class KeptInBucket:
             ),
             _LISTING,
         )
-        keys = (each["Key"] for page in listing for each in page.get("Contents", ()))
+        keys = (call.whole(each)["Key"] for page in listing for each in page.get("Contents", ()))
         return [self._seen(key) for key in islice(keys, OBJECTS_MOST)]
 
     def _seen(self, key: str) -> GivenUp | RefusedDocument:
@@ -195,11 +195,12 @@ class KeptInQueue:
         """
         found: list[GivenUp | RefusedDocument] = []
         empty = held = 0
+        call = self._call("ReceiveMessage")
         try:
             while (
                 empty < _EMPTY_ANSWERS and len(found) < MESSAGES_MOST and held < MESSAGE_BYTES_MOST
             ):
-                answer = self._call("ReceiveMessage").run(
+                answer = call.run(
                     self._client.receive_message,
                     QueueUrl=self._url,
                     MaxNumberOfMessages=_MESSAGES_AT_ONCE,
@@ -208,7 +209,7 @@ class KeptInQueue:
                 )
                 messages = answer.get("Messages", ())
                 empty = 0 if messages else empty + 1
-                for message in messages:
+                for message in map(call.whole, messages):
                     where = f"{self._url}#{message['MessageId']}"
                     text = message["Body"]
                     is_known = where in self._messages  # A message may come twice.

@@ -72,23 +72,30 @@ def around_of(name: FleetName) -> dict[str, int]:
 
     Raises:
         ConfigurationError: there is no such fleet.
+        ShardfleetError: Lambda does not say.
 
     """
     import boto3
 
+    from shardfleet.adapters.sdk_errors import SdkCall
+
     with reaching_aws():
         fleet = find_fleet(name)
         functions = boto3.session.Session().client("lambda")
-        worker, manager = (
-            functions.get_function_configuration(FunctionName=function)
-            for function in (fleet.config.worker_function, fleet.manager)
-        )
+
+        def configured(function: str, *members: str) -> list[int]:
+            call = SdkCall(f"GetFunctionConfiguration of {function}")
+            found = call.run(functions.get_function_configuration, FunctionName=function)
+            return [int(found[member]) for member in members]
+
+        worker_mb, timeout_s = configured(fleet.config.worker_function, "MemorySize", "Timeout")
+        (manager_mb,) = configured(fleet.manager, "MemorySize")
     return {
         "alarms": len(fleet.of_type("AWS::CloudWatch::Alarm")),
         "dashboards": len(fleet.of_type("AWS::CloudWatch::Dashboard")),
-        "worker_mb": int(worker["MemorySize"]),
-        "manager_mb": int(manager["MemorySize"]),
-        "worker_timeout_ms": int(worker["Timeout"]) * 1_000,
+        "worker_mb": worker_mb,
+        "manager_mb": manager_mb,
+        "worker_timeout_ms": timeout_s * 1_000,
     }
 
 

@@ -188,10 +188,12 @@ def _resources(session: Any, stack: str) -> list[dict[str, Any]]:
             for page in pages.paginate(StackName=stack)
             for each in page["StackResourceSummaries"]
         ]
+    except KeyError as error:
+        raise FleetNotSeen(stack, f"CloudFormation's answer lacks {error}", "ask again") from error
     except ClientError as error:
         raise FleetNotSeen(
             stack,
-            error.response["Error"]["Message"],
+            _said(error),
             "name the stack that deployed the fleet, and check region, credentials and endpoint",
         ) from error
 
@@ -205,7 +207,20 @@ def _config(session: Any, stack: str, manager: str) -> FleetConfig:
         raise FleetNotSeen(
             stack,
             f"its lease manager {manager} cannot be asked for the fleet's configuration: "
-            + error.response["Error"]["Message"],
+            + _said(error),
             "deploy the stack again, or get the right lambda:GetFunctionConfiguration",
         ) from error
-    return FleetConfig.from_env(found.get("Environment", {}).get("Variables", {}))
+    variables = found.get("Environment", {}).get("Variables")
+    if not variables:
+        raise FleetNotSeen(
+            stack,
+            f"Lambda does not tell the environment of its lease manager {manager}",
+            "get the right kms:Decrypt for the function's key, or deploy the stack again",
+        )
+    return FleetConfig.from_env(variables)
+
+
+def _said(error: Any) -> str:
+    """Return what a service says of a refusal, its code if that is all."""
+    details = error.response.get("Error", {})
+    return str(details.get("Message") or details.get("Code") or "refused without a reason")

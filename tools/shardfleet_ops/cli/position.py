@@ -118,9 +118,10 @@ def import_(
     """Write positions as checkpoints into a lease table, after showing what would be written."""
     try:
         with file.open("rb") as opened:
-            text = read_bytes(opened)
+            text = read_bytes(opened).decode()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
+        told = "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else error
+        reason = error.strerror if isinstance(error, OSError) else told
         message = f"{file}: {reason}; a file that `shardfleet position export` wrote is expected"
         raise ConfigurationError(message) from error
     wanted = positions_from_text(text)

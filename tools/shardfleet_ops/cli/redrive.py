@@ -150,11 +150,12 @@ def _preview(
         return
     what = "message" if _is_queue(place) else "object"
     for shard_id, of_shard in by_shard(documents).items():
-        first = min(each.first_ms for each in of_shard)
+        first = min((each.first_ms for each in of_shard if each.first_ms), default=0)
         last = max(each.last_ms for each in of_shard)
+        arrived = f", arrived {date(first)} to {date(last)}" if first and last else ""
         yield (
             f"{shard_id}: {_many(sum(each.count for each in of_shard), 'record')} in "
-            f"{_many(len(of_shard), what)}, arrived {date(first)} to {date(last)}"
+            f"{_many(len(of_shard), what)}{arrived}"
         )
         for each in of_shard:
             yield f"  {_place(each, own)}"

@@ -114,9 +114,9 @@ class _Count:
         self.records += 1
         self.bytes += len(record.data)
         # Arrival times need not have the order of the records (K28, botocore's model: GetRecords).
-        arrived_ms = record.approximate_arrival_ms
-        self.first_ms = min(arrived_ms, arrived_ms if self.first_ms is None else self.first_ms)
-        self.last_ms = max(arrived_ms, arrived_ms if self.last_ms is None else self.last_ms)
+        if arrived_ms := record.approximate_arrival_ms:
+            self.first_ms = min(arrived_ms, self.first_ms or arrived_ms)
+            self.last_ms = max(arrived_ms, self.last_ms or arrived_ms)
 
 
 class Rewinder:

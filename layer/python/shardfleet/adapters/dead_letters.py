@@ -267,8 +267,8 @@ def invocation_record(failed: FailedRecords, invocation: Invocation) -> dict[str
             "shardId": first.shard_id,
             "startSequenceNumber": first.sequence_number,
             "endSequenceNumber": last.sequence_number,
-            "approximateArrivalOfFirstRecord": _iso(first.approximate_arrival_ms),
-            "approximateArrivalOfLastRecord": _iso(last.approximate_arrival_ms),
+            **_arrival("approximateArrivalOfFirstRecord", first),
+            **_arrival("approximateArrivalOfLastRecord", last),
             "batchSize": len(failed.records),
             "streamArn": failed.stream_arn,
         },
@@ -301,6 +301,12 @@ def _position(record: Record) -> tuple[int, int]:
 
 def _shard_id(failed: FailedRecords) -> str:
     return failed.records[0].shard_id
+
+
+def _arrival(name: str, record: Record) -> dict[str, str]:
+    """Return when a record arrived; nothing where Kinesis did not say."""
+    arrived_ms = record.approximate_arrival_ms
+    return {name: _iso(arrived_ms)} if arrived_ms else {}
 
 
 def _iso(instant_ms: int) -> str:

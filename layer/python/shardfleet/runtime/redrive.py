@@ -50,7 +50,7 @@ def _record(given: Mapping[str, Any]) -> Record:
         sub_sequence_number=int(kinesis.get("subSequenceNumber", 0)),
         aggregated="subSequenceNumber" in kinesis,
         shard_id=given["eventID"].rpartition(":")[0],
-        approximate_arrival_ms=round(kinesis["approximateArrivalTimestamp"] * 1000),
+        approximate_arrival_ms=round(kinesis.get("approximateArrivalTimestamp", 0) * 1000),
         explicit_hash_key=kinesis.get("explicitHashKey"),
     )
 

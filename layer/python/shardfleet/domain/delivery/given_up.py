@@ -36,7 +36,7 @@ class GivenUp:
         place: sequence number and sub-sequence number of the first record, as integers.
         through: those of the last one.
         count: how many records.
-        first_ms: when the first one arrived, epoch milliseconds.
+        first_ms: when the first one arrived, epoch milliseconds; 0: Kinesis did not say.
         last_ms: when the last one did.
         payload: the event as text; empty where it is elsewhere.
         location: ``s3://bucket/key`` of the document that has the event; empty: this one.
@@ -142,13 +142,13 @@ def key_of(
         folder: see :func:`folder_of`.
         stream: its name.
         shard_id: the shard.
-        first_ms: when the first record arrived, epoch milliseconds.
+        first_ms: when the first record arrived, epoch milliseconds; 0: Kinesis did not say.
         span: sequence number and sub-sequence number of the first record, and of the last.
 
     """
-    day = datetime.fromtimestamp(first_ms / 1000, tz=UTC)
+    day = f"{datetime.fromtimestamp(first_ms / 1000, tz=UTC):%Y/%m/%d}" if first_ms else "undated"
     first, last = (f"{number}-{sub}" for number, sub in span)
-    return f"{folder}{stream}/{shard_id}/{day:%Y/%m/%d}/{first}-{last}.json"
+    return f"{folder}{stream}/{shard_id}/{day}/{first}-{last}.json"
 
 
 def is_of_another_fleet(key: str, *, folder: str, prefix: str) -> bool:
@@ -189,8 +189,8 @@ def given_up_of(text: str | bytes, *, where: str) -> GivenUp:
             place=(int(batch["startSequenceNumber"]), int(own.get("startSubSequenceNumber", 0))),
             through=(int(batch["endSequenceNumber"]), int(own.get("endSubSequenceNumber", 0))),
             count=int(batch["batchSize"]),
-            first_ms=_ms(batch["approximateArrivalOfFirstRecord"]),
-            last_ms=_ms(batch["approximateArrivalOfLastRecord"]),
+            first_ms=_ms(batch.get("approximateArrivalOfFirstRecord")),
+            last_ms=_ms(batch.get("approximateArrivalOfLastRecord")),
             payload=str(document.get("payload", "")),
             location=str(own.get("payloadLocation", "")),
         )
@@ -257,7 +257,9 @@ def sorted_out(
     return documents, refused
 
 
-def _ms(text: str) -> int:
+def _ms(text: str | None) -> int:
+    if text is None:
+        return 0  # Kinesis did not say.
     at_ms = round(datetime.fromisoformat(text).timestamp() * 1000)
     if at_ms < 0:
         raise ValueError(text)  # Before there were streams, and beyond what can be shown.

@@ -24,7 +24,7 @@ from shardfleet.domain.item_size import DOCUMENT_BYTES_MOST
 from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply, ProtocolError
-from shardfleet.records import Record, TumblingWindow
+from shardfleet.records import Record, TumblingWindow, arrival_of
 from shardfleet.values import dataclass
 
 STATE = "state"
@@ -182,10 +182,15 @@ class ShardWindow:
         """Return when it ends."""
         return self.start_ms + self._length_ms
 
-    def fitting(self, records: Sequence[Record]) -> int:
-        """Return how many of the first records are of the open window; 0: it is over."""
+    def fitting(self, records: Sequence[Record], *, now_ms: int) -> int:
+        """
+        Return how many of the first records are of the open window; 0: it is over.
+
+        A record of which Kinesis did not say when it arrived is of the window that is open. None is
+        opened by it, but where nobody says: then by this moment, `now_ms`, epoch milliseconds.
+        """
         if not self.is_open:
-            arrival_ms = records[0].approximate_arrival_ms
+            arrival_ms = arrival_of(records) or now_ms
             self.start_ms = arrival_ms - arrival_ms % self._length_ms
         if self.outgrown:
             return 0

@@ -158,7 +158,7 @@ def positions_to_json(positions: Positions) -> dict[str, Any]:
     }
 
 
-def positions_from_text(text: str | bytes) -> Positions:
+def positions_from_text(text: str) -> Positions:
     """
     Read a document.
 
@@ -182,7 +182,9 @@ def positions_from_text(text: str | bytes) -> Positions:
     return Positions(
         incarnation=incarnation,
         shards={
-            shard_id: position_of(_member(shards, shard_id, str, "shards."), incarnation, shard_id)
+            shard_id: position_of(
+                _member(shards, shard_id, str, where="shards."), incarnation, shard_id
+            )
             for shard_id in shards
         },
         waiting={child: _names(waiting, child) for child in waiting},
@@ -199,7 +201,7 @@ _ALLOWED = {
 }
 
 
-def _member(found: Mapping[str, Any], name: str, kind: type, where: str = "") -> Any:
+def _member(found: Mapping[str, Any], name: str, kind: type, *, where: str = "") -> Any:
     """Return a member of the document; refuse one that is missing or of another kind."""
     value = found.get(name)
     fits = type(value) is kind and (not isinstance(value, int) or 0 <= value <= LATEST_MS)
@@ -213,9 +215,9 @@ def _member(found: Mapping[str, Any], name: str, kind: type, where: str = "") ->
 
 
 def _names(waiting: Mapping[str, Any], child: str) -> tuple[str, ...]:
-    parents = _member(waiting, child, list, "waiting.")
+    parents = _member(waiting, child, list, where="waiting.")
     return tuple(
-        _member({"parent": parent}, "parent", str, f"waiting.{child}.") for parent in parents
+        _member({"parent": parent}, "parent", str, where=f"waiting.{child}.") for parent in parents
     )
 
 

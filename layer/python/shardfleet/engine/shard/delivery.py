@@ -220,7 +220,9 @@ class ShardDelivery:
             return
         await self._make_room()
         if self._windows is not None:
-            waiting = waiting[: self._windows.open.fitting(waiting)]
+            waiting = waiting[
+                : self._windows.open.fitting(waiting, now_ms=self._ports.clock.now_ms())
+            ]
             if not waiting:
                 await self._end_window(self._windows)
                 return

@@ -31,7 +31,7 @@ from shardfleet.engine.shard.crash_notes import CrashNotes, NotedCall
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
 from shardfleet.events.delivery import BatchHandled
-from shardfleet.records import Batch, Record
+from shardfleet.records import Batch, Record, arrival_of
 from shardfleet.values import dataclass
 
 
@@ -275,7 +275,7 @@ class Dispatcher:
         ticket = _Ticket(
             is_patient=not notes.is_charged(key),
             round=max(self._round, self._rounds_served.get(key, -1) + 1) + ahead,
-            oldest_ms=records[0].approximate_arrival_ms if records else self._clock.now_ms(),
+            oldest_ms=arrival_of(records) or self._clock.now_ms(),
             lease_key=key,
             call=NotedCall.of(kind, records, done=done),
             is_noted=notes.notes(key, kind),
