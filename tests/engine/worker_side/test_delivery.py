@@ -520,7 +520,7 @@ def test_a_shard_of_whose_records_nobody_says_when_they_arrived_is_not_the_oldes
         second_round = [call.batch.shard_id for call in world.handler.calls][3:6]
         assert second_round == [key(2), key(0), key(1)]
 
-    in_world(scenario, shards=3, batch_records_most=2)
+    in_world(scenario, shards=3, max_batch_records=2)
 
 
 def test_a_failing_shard_gives_its_turn_to_the_others_while_it_backs_off():
