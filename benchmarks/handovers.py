@@ -186,7 +186,7 @@ class _Mover:
 
     def _environment(self) -> dict[str, str]:
         found = self._load.fleet.aws.client("lambda").get_function_configuration(
-            FunctionName=self._load.fleet.manager_function
+            FunctionName=self._load.fleet.stack.outputs["ManagerFunction"]
         )
         variables: dict[str, str] = found["Environment"]["Variables"]
         return variables

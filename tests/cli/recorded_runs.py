@@ -81,7 +81,7 @@ def _demo(state, folder, display):
         "f-s1", Happening.TAKEN_OVER, before="f-s2", reason=HoldsFewest(0), since_ms=BEGAN_MS
     )
     facts = known("1 by f-s1 at 5", places={"1": moved}, turns=[(BEGAN_MS, [moved.entry])])
-    batches = [MicroBatch(began_ms=BEGAN_MS, took_ms=900, rows=600, behind_ms=0)] * 2
+    batches = [MicroBatch(began_ms=BEGAN_MS, took_ms=900, rows=600)] * 2
     return replace(
         found,
         explained=[explain_shard(facts, "1")],

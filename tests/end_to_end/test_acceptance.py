@@ -11,9 +11,8 @@ import pytest
 
 from shardfleet_local.acceptance.deployment import Account, Deployment, NotDestroyed
 from shardfleet_local.acceptance.left_behind import left_behind
-from shardfleet_local.acceptance.measured import Shown
 from shardfleet_local.acceptance.plan import SHORT, TAG
-from shardfleet_local.acceptance.report import AcceptanceReport
+from shardfleet_local.acceptance.report import AcceptanceReport, Shown
 from shardfleet_local.acceptance.run import Acceptance, destroyed
 from shardfleet_local.acceptance.steps import STEPS, judged
 from shardfleet_local.aws.deploy import BOOTSTRAP_PARAMETER

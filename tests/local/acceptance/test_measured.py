@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardfleet_local.acceptance.measured import Shown, in_time, percentile
 from shardfleet_local.acceptance.plan import SHORT
+from shardfleet_local.acceptance.report import Shown, in_time, percentile
 from shardfleet_local.acceptance.scene import Scene, StepFailed
 from shardfleet_local.acceptance.steps import judged, rewound_to
 from shardfleet_local.rig.verdict import verdict

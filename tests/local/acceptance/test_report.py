@@ -2,9 +2,15 @@
 
 import json
 
-from shardfleet_local.acceptance.measured import Measured, Shown, Step, StepRow
 from shardfleet_local.acceptance.plan import SHORT
-from shardfleet_local.acceptance.report import HIDDEN, AcceptanceReport
+from shardfleet_local.acceptance.report import (
+    HIDDEN,
+    AcceptanceReport,
+    Measured,
+    Shown,
+    Step,
+    StepRow,
+)
 
 ACCOUNT = "111122223333"
 

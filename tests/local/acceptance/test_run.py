@@ -4,8 +4,8 @@ import pytest
 
 from shardfleet_local.acceptance import run as run_module
 from shardfleet_local.acceptance.deployment import NotDestroyed
-from shardfleet_local.acceptance.measured import Measured, Shown, Step
 from shardfleet_local.acceptance.plan import SHORT
+from shardfleet_local.acceptance.report import Measured, Shown, Step
 from shardfleet_local.acceptance.run import Acceptance
 from shardfleet_local.acceptance.scene import StepFailed
 from shardfleet_local.aws.deploy import DeploymentFailed, StackOutputs
@@ -48,7 +48,6 @@ def left(monkeypatch):
     """What the account still has after the end; nothing, until a test adds to it."""
     found = []
     monkeypatch.setattr(run_module, "left_behind", lambda *_: found)
-    monkeypatch.setattr(run_module, "tagged", lambda *_: [])
     return found
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_local.own import own_code
-from shardfleet_local.own.handler_output import HandlerOutput
 from shardfleet_local.own.own_code import code_files, staged
+from shardfleet_local.own.own_run import HandlerOutput
 
 
 @pytest.fixture

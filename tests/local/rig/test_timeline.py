@@ -1,25 +1,20 @@
 """Lag and throughput of each shard over time, and the live counts."""
 
-from shardfleet_local.rig.charts import shard_series
+from shardfleet_local.rig.charts import TimeAxis, shard_series
 from shardfleet_local.rig.verdict import Deliveries
 from tests.local.rig.builders import BEGAN_MS, a_line, a_sent, shard_id
 
 
 def series(sent, handled, *, seconds=6):
-    return shard_series(
-        sent,
-        {number: BEGAN_MS + at_ms for number, at_ms in handled.items()},
-        began_ms=BEGAN_MS,
-        ended_ms=BEGAN_MS + seconds * 1000,
-        step_ms=1000,
-    )
+    axis = TimeAxis(began_ms=BEGAN_MS, ended_ms=BEGAN_MS + seconds * 1000, step_ms=1000)
+    return shard_series(sent, {n: BEGAN_MS + at_ms for n, at_ms in handled.items()}, axis)
 
 
 def test_lag_grows_while_the_oldest_record_waits_and_is_zero_when_none_does():
     (found,) = series([a_sent(1, at_ms=BEGAN_MS + 500)], {1: 3_200})
 
-    assert found.lag_ms == (500, 1_500, 2_500, 2_700, 0, 0)
-    assert found.handled == (0, 0, 0, 1, 0, 0)
+    assert found.lag_ms == [500, 1_500, 2_500, 2_700, 0, 0]
+    assert found.handled == [0, 0, 0, 1, 0, 0]
     assert (found.first_ms, found.last_ms) == (BEGAN_MS + 500, BEGAN_MS + 3_200)
 
 

@@ -210,18 +210,17 @@ class Deployment:
                 f"stack {self.name}: it has no tag {TAG}={self.name}, so it was not made by "
                 "shardfleet acceptance; delete it yourself if it is to go"
             )
-        client = self.account.client("cloudformation")
         deadline = time.monotonic() + min(self.wait.limit_s, DESTROY_MS / 1000)
-        # An update must have ended; a creation is cut off.
-        while (now := self._stack()) and now["StackStatus"].startswith("UPDATE_"):
-            if not now["StackStatus"].endswith("_IN_PROGRESS") or time.monotonic() > deadline:
-                break
-            time.sleep(self.wait.look_every_s)
-        client.delete_stack(StackName=self.name)
+        is_asked = False
         while (now := self._stack()) is not None:
-            if now["StackStatus"] == "DELETE_FAILED" or time.monotonic() > deadline:
+            status = now["StackStatus"]
+            # An update must have ended; a creation is cut off.
+            if not is_asked and not status.startswith("UPDATE_IN_PROGRESS"):
+                self.account.client("cloudformation").delete_stack(StackName=self.name)
+                is_asked = True
+            elif status == "DELETE_FAILED" or time.monotonic() > deadline:
                 why = now.get("StackStatusReason", "no reason given")
-                raise NotDestroyed(f"stack {self.name} is {now['StackStatus']}: {why}")
+                raise NotDestroyed(f"stack {self.name} is {status}: {why}")
             time.sleep(self.wait.look_every_s)
 
     def _stack(self) -> dict[str, Any] | None:

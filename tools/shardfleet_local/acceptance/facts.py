@@ -49,15 +49,15 @@ def _answer(call: Callable[..., Any], **arguments: Any) -> str:
 
 def _token(scene: Scene, **beside: Any) -> str:
     kinesis = scene.client("kinesis")
-    token = kinesis.list_shards(StreamARN=scene.outputs["StreamArn"], MaxResults=1)["NextToken"]
+    token = kinesis.list_shards(StreamARN=scene.output("StreamArn"), MaxResults=1)["NextToken"]
     return _answer(kinesis.list_shards, NextToken=token, **beside)
 
 
 def _iterator(scene: Scene, kind: str, **more: Any) -> str:
     kinesis = scene.client("kinesis")
-    first = kinesis.list_shards(StreamARN=scene.outputs["StreamArn"])["Shards"][0]["ShardId"]
+    first = kinesis.list_shards(StreamARN=scene.output("StreamArn"))["Shards"][0]["ShardId"]
     asked = {
-        "StreamARN": scene.outputs["StreamArn"],
+        "StreamARN": scene.output("StreamArn"),
         "ShardId": first,
         "ShardIteratorType": kind,
         **more,
@@ -66,7 +66,7 @@ def _iterator(scene: Scene, kind: str, **more: Any) -> str:
 
 
 def _foreign_number(scene: Scene) -> str:
-    shards = scene.client("kinesis").list_shards(StreamARN=scene.outputs["StreamArn"])["Shards"]
+    shards = scene.client("kinesis").list_shards(StreamARN=scene.output("StreamArn"))["Shards"]
     number = shards[1]["SequenceNumberRange"]["StartingSequenceNumber"]
     return _iterator(scene, "AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=number)
 
@@ -86,7 +86,7 @@ def _second_put(scene: Scene) -> str:
     """Make an item, and make it again on the condition that there is none; then remove it."""
     client = scene.client("dynamodb")
     asked: Mapping[str, Any] = {
-        "TableName": scene.outputs["StateTable"],
+        "TableName": scene.output("StateTable"),
         "Item": {**_DOCUMENT, "mine": {"S": "first"}},
         "ConditionExpression": "attribute_not_exists(kind)",
         "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
@@ -99,7 +99,7 @@ def _second_put(scene: Scene) -> str:
         found = item.get("mine", {}).get("S", "no item")
         return f"{error.response['Error']['Code']}, {found}"
     finally:
-        client.delete_item(TableName=scene.outputs["StateTable"], Key=_DOCUMENT)
+        client.delete_item(TableName=scene.output("StateTable"), Key=_DOCUMENT)
     return ACCEPTED
 
 
@@ -111,7 +111,7 @@ def _second_object(scene: Scene) -> str:
 
 
 def _missing_execution(scene: Scene) -> str:
-    arn = scene.outputs["StateMachineArn"].replace(":stateMachine:", ":execution:") + ":nobody"
+    arn = scene.output("StateMachineArn").replace(":stateMachine:", ":execution:") + ":nobody"
     return _answer(scene.client("stepfunctions").describe_execution, executionArn=arn)
 
 
@@ -120,7 +120,7 @@ FACTS = (
     Fact(
         "ListShards refuses a token and a stream together",
         "InvalidArgumentException",
-        lambda scene: _token(scene, StreamARN=scene.outputs["StreamArn"]),
+        lambda scene: _token(scene, StreamARN=scene.output("StreamArn")),
     ),
     Fact(
         "GetShardIterator at TRIM_HORIZON with a number",

@@ -14,7 +14,6 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from shardfleet_local.acceptance.deployment import Account
-from shardfleet_local.acceptance.plan import TAG
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,19 +150,6 @@ def left_behind(account: Account, name: str, made: Mapping[str, str]) -> list[st
             if wanted in _plain(found) or _plain(found) in known
         )
     )
-
-
-def tagged(account: Account, name: str) -> list[str]:
-    """
-    Return the ARNs that the index of tags still has; it lags, so it is told and proves nothing.
-
-    Raises:
-        ClientError: the index cannot be asked.
-
-    """
-    pages = account.client("resourcegroupstaggingapi").get_paginator("get_resources")
-    found = pages.paginate(TagFilters=[{"Key": TAG, "Values": [name]}])
-    return [each["ResourceARN"] for page in found for each in page["ResourceTagMappingList"]]
 
 
 def _listed(account: Account, kind: Inventory, name: str) -> Iterator[str]:

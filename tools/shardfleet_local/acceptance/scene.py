@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,9 @@ class Scene:
     notes: BatchNotes
     clock: Clock
 
-    @property
-    def outputs(self) -> Mapping[str, str]:
-        """Of the stack."""
-        return self.stack.outputs
+    def output(self, name: str) -> str:
+        """Return an output of the stack."""
+        return self.stack.outputs[name]
 
     def client(self, service: str) -> Any:
         """Return a boto3 client of the account."""
@@ -79,7 +78,7 @@ class Scene:
     async def shards(self) -> list[Shard]:
         """List all shards, closed ones too."""
         return await asyncio.to_thread(
-            list_shards, self.client("kinesis"), self.outputs["StreamArn"]
+            list_shards, self.client("kinesis"), self.output("StreamArn")
         )
 
     async def until(self, look: Callable[[], Any], *, what: str) -> Any:
@@ -134,11 +133,9 @@ class Scene:
         """Return the ARNs of the running executions."""
 
         def ask() -> set[str]:
-            pages = (
-                self.client("stepfunctions")
-                .get_paginator("list_executions")
-                .paginate(stateMachineArn=self.outputs["StateMachineArn"], statusFilter="RUNNING")
-            )
+            listing = self.client("stepfunctions").get_paginator("list_executions")
+            machine = self.output("StateMachineArn")
+            pages = listing.paginate(stateMachineArn=machine, statusFilter="RUNNING")
             return {each["executionArn"] for page in pages for each in page["executions"]}
 
         return await asyncio.to_thread(ask)

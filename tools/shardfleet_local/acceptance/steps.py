@@ -17,8 +17,8 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from shardfleet_local.acceptance.facts import ask_all
-from shardfleet_local.acceptance.measured import Measured, Shown, Step, in_time, percentile
 from shardfleet_local.acceptance.plan import price
+from shardfleet_local.acceptance.report import Measured, Shown, Step, in_time, percentile
 from shardfleet_local.acceptance.scene import STEP_MS, Scene, StepFailed
 from shardfleet_local.rig.feed import SentRecord
 from shardfleet_local.rig.incidents import merge_of, open_shards, split_of
@@ -153,7 +153,7 @@ async def _resharded(scene: Scene, operation: str, **request: str) -> Measured:
     before = {each.shard_id for each in await scene.shards()}
     since_ms = scene.clock.now_ms()
     call = getattr(scene.client("kinesis"), operation)
-    await asyncio.to_thread(call, StreamARN=scene.outputs["StreamArn"], **request)
+    await asyncio.to_thread(call, StreamARN=scene.output("StreamArn"), **request)
 
     async def children() -> set[str]:
         return {each.shard_id for each in await scene.shards()} - before
@@ -251,7 +251,7 @@ async def rewind(scene: Scene) -> Measured:
     counted = sum(row["records"] for row in answer["leases"])
 
     async def have_come() -> bool:
-        return await scene.noted() - before >= counted
+        return bool(await scene.noted() - before >= counted)
 
     await until(have_come, clock=scene.clock, within_ms=STEP_MS)
     await scene.clock.sleep_ms(scene.size.pass_ms)

@@ -7,18 +7,18 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shardfleet.adapters.system import SystemClock
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.slots.failure import CRASHES, FailureKind
-from shardfleet_local.own.handler_output import HandlerOutput
 from shardfleet_local.own.own_code import staged
 from shardfleet_local.rig.assembly_cache import AssemblyCache
 from shardfleet_local.rig.feed import SentRecord, feed_stream
 from shardfleet_local.rig.fleet import FleetPlan, RunningFleet, running_fleet
 from shardfleet_local.rig.source import Source
 from shardfleet_local.rig.tables import opened_tables
-from shardfleet_local.rig.verdict import RunVerdict, verdict
+from shardfleet_local.rig.verdict import Deliveries, RunVerdict, verdict
 from shardfleet_ops.explain.fleet_view import FailureRow, failures
 
 SHARDS = 4
@@ -37,6 +37,9 @@ HANGING_MOST_MS = 10_000
 LOOK_EVERY_MS = 500
 PROGRESS_EVERY_MS = 2_000
 """How often is told how many records are handled, while it goes on."""
+
+_LAMBDAS_OWN = ("START RequestId: ", "END RequestId: ", "REPORT RequestId: ")
+_FLEETS_OWN = ('"service":"shardfleet"', '{"_aws"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +100,50 @@ class OwnRunResult:
 
     @property
     def passed(self) -> bool:
-        """Tell whether every record was handled, in order."""
+        """Return whether every record was handled, in order."""
         return self.verdict.passed and not self.stops
+
+
+class HandlerOutput:
+    """
+    Reads on in a log group; lines of Lambda and of shardfleet itself are left out.
+
+    Args:
+        logs: a boto3 client of CloudWatch Logs.
+        group: the worker function's log group.
+
+    """
+
+    def __init__(self, logs: Any, group: str) -> None:
+        self._logs = logs
+        self._group = group
+        self._tokens: dict[str, str] = {}
+
+    def read(self) -> list[str]:
+        """Return the lines that are new."""
+        pages = self._logs.get_paginator("describe_log_streams").paginate(logGroupName=self._group)
+        streams = [each["logStreamName"] for page in pages for each in page["logStreams"]]
+        return [line for stream in sorted(streams) for line in self._new_lines(stream)]
+
+    def _new_lines(self, stream: str) -> list[str]:
+        lines: list[str] = []
+        while True:
+            token = self._tokens.get(stream)
+            answer = self._logs.get_log_events(
+                logGroupName=self._group,
+                logStreamName=stream,
+                startFromHead=True,
+                **({"nextToken": token} if token else {}),
+            )
+            self._tokens[stream] = answer["nextForwardToken"]
+            lines += [each["message"].rstrip("\n") for each in answer["events"]]
+            if not answer["events"] or answer["nextForwardToken"] == token:
+                return [
+                    line
+                    for line in lines
+                    if not line.startswith(_LAMBDAS_OWN)
+                    and not any(mark in line for mark in _FLEETS_OWN)
+                ]
 
 
 class HandledSoFar:
@@ -120,7 +165,7 @@ class HandledSoFar:
 
 def is_hopeless(failures: Sequence[FailureRow], *, stops: int, still_ms: int) -> bool:
     """
-    Tell whether nothing more will be handled.
+    Return whether nothing more will be handled.
 
     Args:
         failures: what workers fail of.
@@ -178,33 +223,39 @@ async def _run(
     say: Callable[[str], None],
     printed: Callable[[str], None],
 ) -> OwnRunResult:
-    records = options.source.records
-    began_ms = SystemClock().now_ms()
+    clock, ledger, records = SystemClock(), fleet.ledger, options.source.records
+    began_ms = clock.now_ms()
     say(f"feeding {len(records):,} records of {options.source.name}")
-    output = _output_of(fleet)
-    feeding = asyncio.create_task(
-        feed_stream(records, fleet.aws, stream_arn=fleet.stream_arn, duration_ms=0)
-    )
-    while not feeding.done():
-        await asyncio.to_thread(_print_new, output, printed)
-        await asyncio.wait({feeding}, timeout=LOOK_EVERY_MS / 1000)
-    sent, _ = await feeding
-
-    progress = HandledSoFar(len(records), began_ms=SystemClock().monotonic_ms())
-
-    def on_look(handled: int) -> None:
-        _print_new(output, printed)
-        news = progress.news(handled, now_ms=SystemClock().monotonic_ms())
-        if news:
-            say(news)
-
-    found, stops, failing = await _until_handled(fleet, sent, on_look=on_look)
-    ended_ms = max((line.at_ms for line in fleet.ledger.lines), default=began_ms)
+    group = fleet.function("WorkerFunction")["LoggingConfig"]["LogGroup"]
+    output = HandlerOutput(fleet.aws.client("logs"), group)
+    sent, _ = await feed_stream(records, fleet.aws, stream_arn=fleet.stream_arn, duration_ms=0)
+    moved_ms = clock.monotonic_ms()
+    progress, before, is_over = HandledSoFar(len(records), began_ms=moved_ms), (-1, 0), False
+    async with opened_tables(fleet) as (_, state):
+        while not is_over:
+            stops, slots = await asyncio.gather(state.stops(), state.slots())
+            failing = failures((each.slot for each in slots), now_ms=clock.now_ms())
+            ledger.read()
+            for line in await asyncio.to_thread(output.read):
+                printed(line)
+            deliveries, now_ms = Deliveries.of(sent, ledger.lines), clock.monotonic_ms()
+            if news := progress.news(len(deliveries.first_ms), now_ms=now_ms):
+                say(news)
+            after = (len(deliveries.first_ms), len(stops))
+            if after != before:
+                before, moved_ms = after, now_ms
+            left = {shard_id for shard_id, waiting in deliveries.waiting.items() if waiting}
+            is_over = (
+                left <= {note.lease_key for note in stops}
+                or now_ms - moved_ms > STILL_MOST_MS
+                or is_hopeless(failing, stops=len(stops), still_ms=now_ms - moved_ms)
+            )
+            await clock.sleep_ms(0 if is_over else LOOK_EVERY_MS)
     return OwnRunResult(
-        verdict=found,
+        verdict=verdict(sent, ledger.lines, shards=await asyncio.to_thread(fleet.shards)),
         stops=[StoppedShard(note=note, line=_line_of(note, sent)) for note in stops],
         failures=failing,
-        took_ms=ended_ms - began_ms,
+        took_ms=max((line.at_ms for line in ledger.lines), default=began_ms) - began_ms,
     )
 
 
@@ -212,48 +263,3 @@ def _line_of(note: StopNote, sent: Sequence[SentRecord]) -> int | None:
     sequence_number, _, sub = note.position.partition(":")
     place = (note.lease_key, sequence_number, int(sub or 0))
     return next((each.number for each in sent if tuple(each.receipt)[:3] == place), None)
-
-
-async def _until_handled(
-    fleet: RunningFleet, sent: Sequence[SentRecord], *, on_look: Callable[[int], None]
-) -> tuple[RunVerdict, Sequence[StopNote], Sequence[FailureRow]]:
-    """Look until every record is handled, or it is certain that the rest will not be."""
-    clock = SystemClock()
-    moved_ms = clock.monotonic_ms()
-    before = (-1, 0)
-    while True:
-        fleet.ledger.read()
-        shards = await asyncio.to_thread(fleet.shards)
-        found = verdict(sent, fleet.ledger.lines, shards=shards)
-        stops, failing = await _seen(fleet, now_ms=clock.now_ms())
-        seen = (found.records_handled_distinct, len(stops))
-        if seen != before:
-            before, moved_ms = seen, clock.monotonic_ms()
-        await asyncio.to_thread(on_look, found.records_handled_distinct)
-        stopped = {note.lease_key for note in stops}
-        left = {r.receipt.shard_id for r in sent if r.number in set(found.lost)}
-        still_ms = clock.monotonic_ms() - moved_ms
-        is_over = left <= stopped or still_ms > STILL_MOST_MS
-        if is_over or is_hopeless(failing, stops=len(stops), still_ms=still_ms):
-            await asyncio.to_thread(on_look, found.records_handled_distinct)
-            return found, stops, failing
-        await clock.sleep_ms(LOOK_EVERY_MS)
-
-
-async def _seen(
-    fleet: RunningFleet, *, now_ms: int
-) -> tuple[Sequence[StopNote], Sequence[FailureRow]]:
-    """Read which shards a failing record has stopped, and what workers fail of."""
-    async with opened_tables(fleet) as (_, state):
-        stops, slots = await asyncio.gather(state.stops(), state.slots())
-    return stops, failures((each.slot for each in slots), now_ms=now_ms)
-
-
-def _output_of(fleet: RunningFleet) -> HandlerOutput:
-    group = fleet.function("WorkerFunction")["LoggingConfig"]["LogGroup"]
-    return HandlerOutput(fleet.aws.client("logs"), group)
-
-
-def _print_new(output: HandlerOutput, printed: Callable[[str], None]) -> None:
-    for line in output.read():
-        printed(line)

@@ -60,8 +60,6 @@ LOOKS = {
 }
 """The style's class of what was done."""
 
-_SPARK_TOP, _SPARK_HEIGHT, _SPARK_GAP = 10, 150, 2
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeAxis:
@@ -84,10 +82,14 @@ class TimeAxis:
         part = (at_ms - self.began_ms) / max(1, self.ended_ms - self.began_ms)
         return LEFT + min(1.0, max(0.0, part)) * (WIDTH - LEFT - RIGHT)
 
+    @property
+    def steps(self) -> int:
+        """Count the steps."""
+        return max(1, -(-(self.ended_ms - self.began_ms) // self.step_ms))
+
     def step_of(self, at_ms: float) -> int:
         """Return in which step a moment is, the last one at most."""
-        last = -(-(self.ended_ms - self.began_ms) // self.step_ms) - 1
-        return min(last, max(0, int(at_ms - self.began_ms) // self.step_ms))
+        return min(self.steps - 1, max(0, int(at_ms - self.began_ms) // self.step_ms))
 
     def x_of_step(self, step: int) -> float:
         """Return where the middle of a step is."""
@@ -103,34 +105,29 @@ class TimeAxis:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class ShardSeries:
     """
-    One shard over the time of a run, in steps of equal length.
+    One shard over the time of a run.
 
     Attributes:
         shard_id: the shard.
+        first_ms: when its first record was sent.
         lag_ms: greatest lag in each step.
         handled: records first handled in each step.
-        first_ms: when its first record was sent.
         last_ms: when its last record was handled.
 
     """
 
     shard_id: str
-    lag_ms: tuple[int, ...]
-    handled: tuple[int, ...]
     first_ms: int
-    last_ms: int
+    lag_ms: list[int]
+    handled: list[int]
+    last_ms: int = 0
 
 
 def shard_series(
-    sent: Sequence[SentRecord],
-    first_handled_ms: Mapping[int, int],
-    *,
-    began_ms: int,
-    ended_ms: int,
-    step_ms: int,
+    sent: Sequence[SentRecord], first_handled_ms: Mapping[int, int], axis: TimeAxis
 ) -> list[ShardSeries]:
     """
     Return the series of every shard that got a record, ordered by shard.
@@ -138,49 +135,22 @@ def shard_series(
     Args:
         sent: what was sent, per shard in the order of sending.
         first_handled_ms: number of a record to when it was first handled.
-        began_ms: the begin of step 0, epoch milliseconds.
-        ended_ms: the end of the last step, at least.
-        step_ms: length of a step.
+        axis: time, and its steps.
 
     """
-    steps = max(1, -(-(ended_ms - began_ms) // step_ms))
-    by_shard: dict[str, list[tuple[int, int]]] = {}
+    by_shard: dict[str, ShardSeries] = {}
     for record in sent:
-        handled_ms = first_handled_ms.get(record.number, ended_ms)
-        by_shard.setdefault(record.receipt.shard_id, []).append((record.sent_ms, handled_ms))
-    return [
-        ShardSeries(
-            shard_id=shard_id,
-            lag_ms=_lag(pairs, began_ms=began_ms, steps=steps, step_ms=step_ms),
-            handled=_handled(pairs, began_ms=began_ms, steps=steps, step_ms=step_ms),
-            first_ms=pairs[0][0],
-            last_ms=max(handled for _, handled in pairs),
-        )
-        for shard_id, pairs in sorted(by_shard.items())
-    ]
-
-
-def _handled(
-    pairs: Sequence[tuple[int, int]], *, began_ms: int, steps: int, step_ms: int
-) -> tuple[int, ...]:
-    counts = [0] * steps
-    for _, handled_ms in pairs:
-        counts[min(steps - 1, max(0, (handled_ms - began_ms) // step_ms))] += 1
-    return tuple(counts)
-
-
-def _lag(
-    pairs: Sequence[tuple[int, int]], *, began_ms: int, steps: int, step_ms: int
-) -> tuple[int, ...]:
-    """Return each step's greatest age of a record that waited in it."""
-    lags = [0] * steps
-    for sent_ms, handled_ms in pairs:
-        first = max(0, (sent_ms - began_ms) // step_ms)
-        last = min(steps - 1, (handled_ms - began_ms) // step_ms)
-        for step in range(first, last + 1):
-            until_ms = min(handled_ms, began_ms + (step + 1) * step_ms)
-            lags[step] = max(lags[step], until_ms - sent_ms)
-    return tuple(lags)
+        shard_id, sent_ms = record.receipt.shard_id, record.sent_ms
+        if shard_id not in by_shard:
+            by_shard[shard_id] = ShardSeries(shard_id, sent_ms, [0] * axis.steps, [0] * axis.steps)
+        series = by_shard[shard_id]
+        handled_ms = first_handled_ms.get(record.number, axis.ended_ms)
+        series.last_ms = max(series.last_ms, handled_ms)
+        series.handled[axis.step_of(handled_ms)] += 1
+        for step in range(axis.step_of(sent_ms), axis.step_of(handled_ms) + 1):
+            until_ms = min(handled_ms, axis.began_ms + (step + 1) * axis.step_ms)
+            series.lag_ms[step] = max(series.lag_ms[step], until_ms - sent_ms)
+    return [by_shard[shard_id] for shard_id in sorted(by_shard)]
 
 
 def throughput_chart(
@@ -212,7 +182,8 @@ def throughput_chart(
         stacked = above
     sent = [count * per_second for count in smoothed(sent_per_step)]
     mean = sum(sent) / max(1, sum(value > 0 for value in sent))
-    most = nice_ceiling(max(1, *sent, min(max(stacked), _CATCHING_UP_SHOWN * mean)))
+    shown = _CATCHING_UP_SHOWN * mean if any(sent) else max(stacked)
+    most = nice_ceiling(max(1, *sent, min(max(stacked), shown)))
 
     def y(value: float) -> float:
         return bottom - min(1, value / most) * (bottom - top)
@@ -354,33 +325,15 @@ def _markers(
 
 
 def spark_chart(batches: Sequence[MicroBatch]) -> str:
-    """Return the records a second of each micro-batch, and what is still to be read as a line."""
+    """Return the throughput of micro-batches."""
     if not batches:
         return ""
     ended_ms = max(each.began_ms + each.took_ms for each in batches)
     axis = TimeAxis(began_ms=batches[0].began_ms, ended_ms=ended_ms, step_ms=1_000)
-    bottom = _SPARK_TOP + _SPARK_HEIGHT
-    pace = [each.rows * 1000 / max(1, each.took_ms) for each in batches]
-    most = nice_ceiling(max(1.0, *pace))
-
-    def y(value: float) -> float:
-        return bottom - value / most * _SPARK_HEIGHT
-
-    ticks = [(value, f"{value:,.0f}") for value in quarters(most)]
-    parts = time_axis(axis.ticks(), top=_SPARK_TOP, bottom=bottom)
-    parts += value_axis(ticks, y, left=LEFT, right=WIDTH - RIGHT)
-    total = left = sum(each.rows for each in batches)
-    points = [(axis.x(axis.began_ms), _SPARK_TOP + 0.0)]
-    for each, rate in zip(batches, pace, strict=True):
-        begin, end = axis.x(each.began_ms), axis.x(each.began_ms + each.took_ms)
-        parts.append(
-            f'<rect x="{begin:.1f}" y="{y(rate):.1f}" '
-            f'width="{max(1.0, end - begin - _SPARK_GAP):.1f}" height="{bottom - y(rate):.1f}" '
-            f'fill="{colour_of(0)}" opacity="0.8"><title>{each.rows:,} records in '
-            f"{each.took_ms / 1000:.1f} s; {each.behind_ms / 1000:.0f} s behind the newest record"
-            "</title></rect>"
-        )
-        left -= each.rows
-        points.append((end, bottom - left / max(1, total) * _SPARK_HEIGHT))
-    parts.append(f'<path d="{path(points)}" class="sent"/>')
-    return svg(WIDTH, bottom + AXIS, parts, label="Throughput and lag of Spark")
+    nothing = [0] * axis.steps
+    series = ShardSeries("micro-batches", axis.began_ms, nothing, [*nothing])
+    for each in batches:
+        first, last = axis.step_of(each.began_ms), axis.step_of(each.began_ms + each.took_ms)
+        for step in range(first, last + 1):
+            series.handled[step] += each.rows // (last + 1 - first)
+    return throughput_chart([series], axis, sent_per_step=nothing, happenings=())

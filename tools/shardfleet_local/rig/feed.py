@@ -202,18 +202,17 @@ class Feeder:
     is_quiet: bool = False
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _first: list[InputRecord] = field(default_factory=list)
-    _ends: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
         """
-        Send until `end`.
+        Send until cancelled.
 
         Raises:
             Throttled, StreamGone: as `Producer.send`.
 
         """
         async with opened_producer(self.account, self.stream_arn) as producer:
-            while not self._ends.is_set():
+            while True:
                 first, self._first = self._first, []
                 clicks = self._clicks(0 if self.is_quiet else self.per_s)
                 await self._send(producer, first + clicks, _PIECE_MS)
@@ -232,10 +231,6 @@ class Feeder:
     def hang(self, token: str) -> None:
         """Send a record that makes its handler hang, once."""
         self._first.append(self._record({"hang": token}))
-
-    def end(self) -> None:
-        """Let `run` return after what it is sending."""
-        self._ends.set()
 
     async def _send(
         self, producer: Producer, records: Sequence[InputRecord], duration_ms: int

@@ -90,16 +90,6 @@ class RunningFleet:
         """The stream."""
         return self.stack.outputs["StreamName"]
 
-    @property
-    def worker_function(self) -> str:
-        """The function that runs the handler."""
-        return self.stack.outputs["WorkerFunction"]
-
-    @property
-    def manager_function(self) -> str:
-        """The function that assigns leases."""
-        return self.stack.outputs["ManagerFunction"]
-
     def function(self, output: str) -> dict[str, Any]:
         """Return the configuration of a function, by the stack's output with its name."""
         client = self.aws.client("lambda")
@@ -109,11 +99,11 @@ class RunningFleet:
 
     def workers(self) -> list[WorkerProcess]:
         """List the live worker processes."""
-        return self.aws.worker_processes(self.worker_function)
+        return self.aws.worker_processes(self.stack.outputs["WorkerFunction"])
 
     def managers(self) -> list[WorkerProcess]:
         """List the live manager processes."""
-        return self.aws.worker_processes(self.manager_function)
+        return self.aws.worker_processes(self.stack.outputs["ManagerFunction"])
 
     def kill(self, pid: int) -> bool:
         """

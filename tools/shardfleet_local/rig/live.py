@@ -106,7 +106,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """Print one line."""
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(text, soft_wrap=True)
 
     @contextlib.contextmanager
     def watching(self, began_ms: int) -> Iterator[None]:
@@ -127,7 +127,7 @@ class Display:
     def update(self, snapshot: RunSnapshot) -> None:
         """Show the run as it is now."""
         if self._live is not None:
-            self._live.update(Group(snapshot.table(), *map(Text, self._happenings)))
+            self._live.update(Group(snapshot.table(), *self._happenings))
         elif snapshot.elapsed_ms >= self._next_line_ms:
             self._next_line_ms = snapshot.elapsed_ms + PLAIN_EVERY_MS
             self.say(snapshot.line())

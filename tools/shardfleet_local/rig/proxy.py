@@ -54,8 +54,6 @@ class CallFault(StrEnum):
 
 
 _ANY = (CallFault.THROTTLED, CallFault.FAILED, CallFault.CUT, CallFault.REPLY_LOST, CallFault.SLOW)
-_WRITE = (*_ANY, CallFault.FAILED_AFTER, CallFault.LATE)
-_GET_RECORDS = (*_ANY, CallFault.EXPIRED)
 
 
 Answer = tuple[int, Mapping[str, str], bytes]
@@ -111,27 +109,18 @@ class FaultDice:
         self.calls += 1
         if not self.is_on or self.chance.random() >= self.rate:
             return None
-        kind = self.chance.choice(_kinds(operation))
+        only_writes = (CallFault.FAILED_AFTER, CallFault.LATE) if operation in WRITES else ()
+        only_reads = (CallFault.EXPIRED,) if operation == "GetRecords" else ()
+        kind = self.chance.choice((*_ANY, *only_writes, *only_reads))
         self.drawn[kind] += 1
         if kind is not CallFault.SLOW:
             self.operations[operation] += 1
-        match kind:
-            case CallFault.LATE:
-                return Misfortune(kind, self.chance.randint(*GIVEN_UP_MS))
-            case CallFault.SLOW:
-                return Misfortune(kind, self.chance.randint(*SLOW_MS))
-            case CallFault.THROTTLED:
-                return Misfortune(kind, code=_throttle(service, operation))
-            case CallFault.EXPIRED:
-                return Misfortune(kind, code="ExpiredIteratorException")
-            case _:
-                return Misfortune(kind)
-
-
-def _kinds(operation: str) -> tuple[CallFault, ...]:
-    if operation in WRITES:
-        return _WRITE
-    return _GET_RECORDS if operation == "GetRecords" else _ANY
+        delays = {CallFault.LATE: GIVEN_UP_MS, CallFault.SLOW: SLOW_MS}.get(kind, (0, 0))
+        codes = {
+            CallFault.THROTTLED: _throttle(service, operation),
+            CallFault.EXPIRED: "ExpiredIteratorException",
+        }
+        return Misfortune(kind, self.chance.randint(*delays), codes.get(kind, ""))
 
 
 def _throttle(service: str, operation: str) -> str:

@@ -39,13 +39,7 @@ def report_of(outcome: Outcome) -> str:
     axis = TimeAxis(
         began_ms=outcome.began_ms, ended_ms=_end_ms(outcome) + _LEAD_OUT_MS, step_ms=STEP_MS
     )
-    series = shard_series(
-        outcome.sent,
-        outcome.first_handled_ms,
-        began_ms=axis.began_ms,
-        ended_ms=axis.ended_ms,
-        step_ms=STEP_MS,
-    )
+    series = shard_series(outcome.sent, outcome.first_handled_ms, axis)
     style = style_of("shardfleet_local.rig", "report.css")
     body = "\n".join(
         [
@@ -122,10 +116,9 @@ def _grade(good: bool) -> str:  # noqa: FBT001 - private, and its name says it
 
 
 def _throughput(outcome: Outcome, series: Sequence[ShardSeries], *, axis: TimeAxis) -> str:
-    steps = len(series[0].handled) if series else 1
-    sent = [0] * steps
+    sent = [0] * axis.steps
     for record in outcome.sent:
-        sent[min(steps - 1, max(0, (record.sent_ms - axis.began_ms) // STEP_MS))] += 1
+        sent[axis.step_of(record.sent_ms)] += 1
     chart = throughput_chart(series, axis, sent_per_step=sent, happenings=outcome.happenings)
     names = legend((colour_of(at), short(each.shard_id)) for at, each in enumerate(series))
     return (
@@ -221,9 +214,8 @@ def spark_section(spark: SparkOutcome | None) -> str:
         f"key in windows of 10 seconds into a second stream, and from there into Parquet. The "
         f"counts{summed} of all {spark.keys:,} keys, from {spark.windows:,} windows, are those of "
         f"the input, to the last digit.</p>{spark_chart(spark.batches)}"
-        '<div class="legend">'
-        f'<span><i style="background:{colour_of(0)}"></i>records a second, by micro-batch</span>'
-        '<span><i class="dash"></i>records still to be read</span></div></section>'
+        f'<div class="legend">{legend([(colour_of(0), "records a second, by micro-batch")])}</div>'
+        "</section>"
     )
 
 

@@ -54,14 +54,12 @@ class MicroBatch:
         began_ms: epoch milliseconds.
         took_ms: until it was committed.
         rows: user records.
-        behind_ms: how far the slowest shard was behind then, as Kinesis says it.
 
     """
 
     began_ms: int
     took_ms: int
     rows: int
-    behind_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,21 +207,21 @@ def figures_of_rows(rows: Iterable[Mapping[str, Any]], fields: Sequence[str]) ->
 
 def differences(wanted: KeyFigures, found: KeyFigures) -> list[str]:
     """Return in words where the two differ, the first few of each kind."""
-    missing = sorted(wanted.keys() - found.keys())
-    strange = sorted(found.keys() - wanted.keys())
-    other = sorted(key for key in wanted.keys() & found.keys() if wanted[key] != found[key])
-    problems = []
-    if missing:
-        problems.append(f"{len(missing)} keys did not come out of Spark: {missing[:_SHOWN]}")
-    if strange:
-        problems.append(f"{len(strange)} keys came out of Spark alone: {strange[:_SHOWN]}")
-    if other:
-        first = other[0]
-        problems.append(
-            f"{len(other)} keys have other figures in Spark: {first!r} has {found[first]}, the "
-            f"input {wanted[first]}"
-        )
-    return problems
+    both = sorted(wanted.keys() & found.keys())
+    different = {
+        "did not come out of Spark": sorted(wanted.keys() - found.keys()),
+        "came out of Spark alone": sorted(found.keys() - wanted.keys()),
+        "have other figures in Spark": [
+            f"{key!r} has {found[key]}, the input {wanted[key]}"
+            for key in both
+            if wanted[key] != found[key]
+        ],
+    }
+    return [
+        f"{len(keys)} keys {how}: {', '.join(keys[:_SHOWN])}"
+        for how, keys in different.items()
+        if keys
+    ]
 
 
 def archived_rows(folder: Path) -> list[dict[str, Any]]:
@@ -247,15 +245,11 @@ def archived_rows(folder: Path) -> list[dict[str, Any]]:
 
 def micro_batch(progress: Mapping[str, Any]) -> MicroBatch:
     """Read one of Spark's reports."""
-    latest = progress["sources"][0].get("latestOffset") or {}
-    if isinstance(latest, str):
-        latest = json.loads(latest)
     began = datetime.fromisoformat(progress["timestamp"])
     return MicroBatch(
         began_ms=int(began.timestamp() * 1000),
         took_ms=int(progress["durationMs"]["triggerExecution"]),
         rows=int(progress["numInputRows"]),
-        behind_ms=max(0, int(latest.get("millis_behind_latest", 0))),
     )
 
 
