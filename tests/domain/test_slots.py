@@ -365,7 +365,7 @@ def test_a_document_of_a_later_version_is_read_for_what_is_known():
 
 def test_a_document_of_an_earlier_version_gets_the_defaults():
     body = slot_body(running(lags_ms={"7": 1}))
-    for name in ("lags_ms", "assigned", "open_turns"):
+    for name in ("lags_ms", "open_turns"):
         del body[name]
 
     assert read_slot(body) == running()

@@ -203,13 +203,7 @@ class SourceDriver:
         after = self._admitted(token, after)
         # Spark asks for the next batch when the one before is in its commit log.
         self.standing = self._standing(token, after.family)
-        limits = self._settings.limits
-        limits = replace(
-            limits,
-            records=records or limits.records,
-            total_bytes=total_bytes or limits.total_bytes,
-            fetch_ms=self._rhythm.fetch_ms if limits.fetch_ms is None else limits.fetch_ms,
-        )
+        limits = self._limits(ask)
         now_ms = self._ports.clock.now_ms()
         planned = await self._plan(token, after, limits)
         if planned is None:
@@ -346,6 +340,16 @@ class SourceDriver:
             self._hints.keep(shard_id, after.family.stands[shard_id], hint)
 
     # --- deciding
+
+    def _limits(self, ask: _Ask) -> BatchLimits:
+        """Return the limits of a batch: Spark's before the options'."""
+        limits = self._settings.limits
+        return replace(
+            limits,
+            records=ask.records or limits.records,
+            total_bytes=ask.total_bytes or limits.total_bytes,
+            fetch_ms=self._rhythm.fetch_ms if limits.fetch_ms is None else limits.fetch_ms,
+        )
 
     def _may_rest(self) -> bool:
         """Return whether nothing can have come since there was nothing: nobody was to be asked."""
