@@ -9,8 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet_local.acceptance.deployment import Account, Deployment, NotDestroyed
-from shardfleet_local.acceptance.left_behind import left_behind
+from shardfleet_local.acceptance.deployment import (
+    AcceptanceAccount,
+    Deployment,
+    NotDestroyed,
+    left_behind,
+)
 from shardfleet_local.acceptance.plan import SHORT, TAG
 from shardfleet_local.acceptance.report import AcceptanceReport, Shown
 from shardfleet_local.acceptance.run import Acceptance, destroyed
@@ -29,7 +33,7 @@ QUEUE = {"Resources": {"Queue": {"Type": "AWS::SQS::Queue"}}}
 @pytest.fixture(scope="module")
 def account():
     with EmbeddedAws(enforce_iam=True) as aws:
-        yield Account.embedded(aws)
+        yield AcceptanceAccount.embedded(aws)
 
 
 @pytest.fixture(scope="module")

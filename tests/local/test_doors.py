@@ -141,10 +141,10 @@ def test_every_server_of_ours_is_tried_here():
     found = set()
     for folder in ("layer/python", "spark", "cdk", "functions", "tools"):
         for file in (ROOT / folder).rglob("*.py"):
-            called = [
-                n.func for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Call)
-            ]
-            names = [getattr(each, "attr", getattr(each, "id", "")) for each in called]
+            nodes = list(ast.walk(ast.parse(file.read_text())))
+            called = [node.func for node in nodes if isinstance(node, ast.Call)]
+            bases = [base for node in nodes for base in getattr(node, "bases", ())]
+            names = [getattr(each, "attr", getattr(each, "id", "")) for each in called + bases]
             if any(LISTENS.match(name) for name in names):
                 found.add(str(file.relative_to(ROOT)))
     assert found == set(LISTENING)

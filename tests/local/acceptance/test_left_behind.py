@@ -6,7 +6,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from shardfleet_local.acceptance.left_behind import KINDS, LISTED, PARTS
+from shardfleet_local.acceptance.deployment import KINDS, LISTED, PARTS
 
 SNAPSHOTS = Path(__file__).resolve().parents[2] / "cdk/snapshots"
 

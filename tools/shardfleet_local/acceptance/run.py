@@ -20,8 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from shardfleet.adapters.system import SystemClock
 from shardfleet.errors import ShardfleetError
-from shardfleet_local.acceptance.deployment import Deployment
-from shardfleet_local.acceptance.left_behind import left_behind
+from shardfleet_local.acceptance.deployment import Deployment, left_behind
 from shardfleet_local.acceptance.plan import DESTROY_MS, MINUTES_MOST, AcceptanceSize
 from shardfleet_local.acceptance.report import Measured, Shown, Step, StepRow
 from shardfleet_local.acceptance.scene import Scene, StepFailed

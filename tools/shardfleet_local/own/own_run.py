@@ -230,9 +230,9 @@ async def _run(
     output = HandlerOutput(fleet.aws.client("logs"), group)
     sent, _ = await feed_stream(records, fleet.aws, stream_arn=fleet.stream_arn, duration_ms=0)
     moved_ms = clock.monotonic_ms()
-    progress, before, is_over = HandledSoFar(len(records), began_ms=moved_ms), (-1, 0), False
+    progress, before = HandledSoFar(len(records), began_ms=moved_ms), (-1, 0)
     async with opened_tables(fleet) as (_, state):
-        while not is_over:
+        while True:
             stops, slots = await asyncio.gather(state.stops(), state.slots())
             failing = failures((each.slot for each in slots), now_ms=clock.now_ms())
             ledger.read()
@@ -245,12 +245,13 @@ async def _run(
             if after != before:
                 before, moved_ms = after, now_ms
             left = {shard_id for shard_id, waiting in deliveries.waiting.items() if waiting}
-            is_over = (
+            if (
                 left <= {note.lease_key for note in stops}
                 or now_ms - moved_ms > STILL_MOST_MS
                 or is_hopeless(failing, stops=len(stops), still_ms=now_ms - moved_ms)
-            )
-            await clock.sleep_ms(0 if is_over else LOOK_EVERY_MS)
+            ):
+                break
+            await clock.sleep_ms(LOOK_EVERY_MS)
     return OwnRunResult(
         verdict=verdict(sent, ledger.lines, shards=await asyncio.to_thread(fleet.shards)),
         stops=[StoppedShard(note=note, line=_line_of(note, sent)) for note in stops],

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from botocore.exceptions import ClientError
 
@@ -125,7 +124,11 @@ class Reloader:
                     target=Path(work) / "code",
                     variables=variables,
                 )
-                version = _publish(client, name, zip_folder(code))
+                published = client.update_function_code(
+                    FunctionName=name, ZipFile=zip_folder(code), Publish=True
+                )
+            version = published["Version"]
+            client.update_alias(FunctionName=name, Name=ALIAS, FunctionVersion=version)
         except (ConfigurationError, ClientError) as error:
             self._say(f"not reloaded, the code before goes on: {error}")
             return
@@ -134,14 +137,6 @@ class Reloader:
                 with suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGTERM)
         self._say(f"reloaded {handler.function}: the next batch is handled by the new code")
-
-
-def _publish(client: Any, name: str, code: bytes) -> str:
-    """Give a function new code, and its alias the new version, which is returned."""
-    published = client.update_function_code(FunctionName=name, ZipFile=code, Publish=True)
-    version: str = published["Version"]
-    client.update_alias(FunctionName=name, Name=ALIAS, FunctionVersion=version)
-    return version
 
 
 def _stamps(folder: Path) -> Stamps:

@@ -18,13 +18,13 @@ from shardfleet.domain.stream.shards import Shard
 from shardfleet_local.rig.incidents import FleetDisturbance, short
 from shardfleet_local.rig.proxy import FaultDice
 from shardfleet_local.rig.verdict import Deliveries
+from shardfleet_ops.explain.spoken import spoken_duration
 
 PLAIN_EVERY_MS = 5_000
 """Without a terminal: time between two lines."""
 
 HAPPENINGS_SHOWN = 6
 _LATE_MS = 5_000
-_DIGITS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class RunSnapshot:
         return (
             f"{clock_text(self.elapsed_ms)}  {len(deliveries.first_ms):,} of {self.total:,} "
             f"handled, {deliveries.sent:,} sent, {sum(s.is_open for s in self.shards)} open "
-            f"shards, {self.workers} workers, greatest lag {seconds_text(lag_ms)}{calls}"
+            f"shards, {self.workers} workers, greatest lag {spoken_duration(lag_ms)}{calls}"
         )
 
     def table(self) -> Table:
@@ -80,9 +80,9 @@ class RunSnapshot:
                 "open" if shard.is_open else "closed",
                 owner_text(lease),
                 str(lease.lease_counter) if lease else "",
-                checkpoint_text(lease),
+                str(lease.checkpoint) if lease else "",
                 f"{self.deliveries.handled[shard.shard_id]:,}",
-                Text(seconds_text(lag_ms), style="yellow" if lag_ms > _LATE_MS else ""),
+                Text(spoken_duration(lag_ms), style="yellow" if lag_ms > _LATE_MS else ""),
                 style="" if shard.is_open else "dim",
             )
         return table
@@ -105,8 +105,8 @@ class Display:
         self._next_line_ms = 0
 
     def say(self, text: str) -> None:
-        """Print one line."""
-        self._console.print(text, soft_wrap=True)
+        """Print one line; on a terminal it ends between words."""
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
 
     @contextlib.contextmanager
     def watching(self, began_ms: int) -> Iterator[None]:
@@ -140,23 +140,7 @@ def owner_text(lease: Lease | None) -> str:
     return (lease.lease_owner or "").rpartition("-")[2]
 
 
-def checkpoint_text(lease: Lease | None) -> str:
-    """Return a checkpoint short enough for a table: the last digits, and the sub-sequence."""
-    if lease is None:
-        return ""
-    checkpoint = lease.checkpoint
-    if checkpoint.is_sentinel:
-        return checkpoint.sequence_number
-    sub = f":{checkpoint.sub_sequence_number}" if checkpoint.sub_sequence_number else ""
-    return f"…{checkpoint.sequence_number[-_DIGITS_SHOWN:]}{sub}"
-
-
 def clock_text(elapsed_ms: float) -> str:
     """Return minutes and seconds: `1:05`."""
     seconds = max(0, math.floor(elapsed_ms / 1000))
     return f"{seconds // 60}:{seconds % 60:02d}"
-
-
-def seconds_text(duration_ms: float) -> str:
-    """Return a duration in seconds: `0.4 s`."""
-    return f"{duration_ms / 1000:.1f} s"

@@ -19,9 +19,10 @@ from shardfleet_local.rig.charts import (
     throughput_chart,
 )
 from shardfleet_local.rig.incidents import KILL_MANAGER, KILL_WORKER, short
-from shardfleet_local.rig.live import checkpoint_text, clock_text, owner_text, seconds_text
+from shardfleet_local.rig.live import clock_text, owner_text
 from shardfleet_local.rig.outcome import RECOVERY_WANTED_S, Outcome
 from shardfleet_local.rig.spark_part import SparkOutcome
+from shardfleet_ops.explain.spoken import brief_numbers, spoken_duration
 
 STEP_MS = 1_000
 _LEAD_OUT_MS = 2_000
@@ -145,7 +146,7 @@ def _story(outcome: Outcome) -> str:
     rows = []
     for number, each in enumerate(outcome.happenings, start=1):
         back = [
-            f"{short(r.shard_id)} after {seconds_text(r.took_ms)}"
+            f"{short(r.shard_id)} after {spoken_duration(r.took_ms)}"
             if r.took_ms is not None
             else f"{short(r.shard_id)} never"
             for r in outcome.recoveries
@@ -186,8 +187,8 @@ def _shards(outcome: Outcome, series: Sequence[ShardSeries]) -> str:
             parents,
             "open" if shard.is_open else "closed",
             f"{handled.get(shard.shard_id, 0):,}",
-            seconds_text(worst.get(shard.shard_id, 0)),
-            f"<code>{escape(checkpoint_text(lease)) or 'deleted'}</code>",
+            spoken_duration(worst.get(shard.shard_id, 0)),
+            f"<code>{brief_numbers(str(lease.checkpoint)) if lease else 'deleted'}</code>",
             escape(owner_text(lease)) if lease else "",
         )
         rows.append(cells)

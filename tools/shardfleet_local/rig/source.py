@@ -111,7 +111,8 @@ def read_source(file: str, key: str | None, *, rejects: bool = False) -> Source:
     name, text = _text_of(file)
     found: list[InputRecord] = []
     reasons: defaultdict[str, list[int]] = defaultdict(list)
-    for number, parsed in _lines(name, text):
+    is_json = text.lstrip().startswith("{")
+    for number, parsed in _json_lines(text) if is_json else _csv_rows(name, text):
         try:
             if isinstance(parsed, _Rejected):
                 raise parsed
@@ -160,13 +161,6 @@ def _text_of(file: str) -> tuple[str, str]:
 
 Parsed = tuple[Mapping[str, Any], bytes]
 """A line's fields, and the payload that it becomes."""
-
-
-def _lines(name: str, text: str) -> Iterator[tuple[int, Parsed | _Rejected]]:
-    if text.lstrip().startswith("{"):
-        yield from _json_lines(text)
-    else:
-        yield from _csv_rows(name, text)
 
 
 def _json_lines(text: str) -> Iterator[tuple[int, Parsed | _Rejected]]:

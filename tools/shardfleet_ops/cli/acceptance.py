@@ -56,23 +56,25 @@ def acceptance(
 
 
 def _run_embedded(size: "AcceptanceSize", output: Path, *, dry_run: bool) -> None:
-    from shardfleet_local.acceptance.deployment import Account, Deployment
+    from shardfleet_local.acceptance.deployment import AcceptanceAccount, Deployment
     from shardfleet_local.aws.launcher import EmbeddedAws
 
     tell(None, _plan(size, "an embedded AWS on this machine"), as_json=False)
     if dry_run:
         return
     with EmbeddedAws(enforce_iam=True) as aws:
-        deployment = Deployment(account=Account.embedded(aws), name=_new_name(), embedded=True)
+        deployment = Deployment(
+            account=AcceptanceAccount.embedded(aws), name=_new_name(), embedded=True
+        )
         _run(deployment, size, output, where="the embedded AWS", hidden=aws.account_id)
 
 
 def _run_in_account(
     size: "AcceptanceSize", output: Path, *, account_id: bool, yes: bool, dry_run: bool
 ) -> None:
-    from shardfleet_local.acceptance.deployment import Account, Deployment
+    from shardfleet_local.acceptance.deployment import AcceptanceAccount, Deployment
 
-    account = Account.of_environment()
+    account = AcceptanceAccount.of_environment()
     where = f"account {account.account_id}, region {account.region}"
     tell(None, _plan(size, where), as_json=False)
     if not approved(yes=yes, dry_run=dry_run, as_json=False):
@@ -116,11 +118,11 @@ def _run(
 
 
 def _destroy(name: str, *, yes: bool, dry_run: bool) -> None:
-    from shardfleet_local.acceptance.deployment import Account, Deployment
+    from shardfleet_local.acceptance.deployment import AcceptanceAccount, Deployment
     from shardfleet_local.acceptance.plan import checked_name
     from shardfleet_local.acceptance.run import destroyed
 
-    account = Account.of_environment()
+    account = AcceptanceAccount.of_environment()
     deployment = Deployment(account=account, name=checked_name(name), embedded=False)
     say(f"Destroys the stack {name} and the bucket {deployment.bucket}.")
     if not approved(yes=yes, dry_run=dry_run, as_json=False):

@@ -22,7 +22,6 @@ import typer
 from shardfleet.errors import ConfigurationError, ShardfleetError, settled
 from shardfleet_ops.cli import (
     acceptance,
-    chaos,
     cloudformation,
     configuration,
     cost,
@@ -84,7 +83,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "init": init.init,
     "template": cloudformation.template,
     "demo": demo.demo,
-    "chaos": chaos.chaos,
+    "chaos": demo.chaos,
     "acceptance": acceptance.acceptance,
     "status": status.status,
     "leases": status.leases,
