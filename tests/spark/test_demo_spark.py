@@ -29,7 +29,7 @@ def test_figures_out_of_spark_are_those_of_the_input(embedded_aws, make_stream, 
     client.get_waiter("stream_exists").wait(StreamName=stream)
     feed(records[600:])
 
-    found = run_spark(embedded_aws, records, stream)
+    found = run_spark(embedded_aws, records, stream_name=stream)
 
     assert found.skipped == ""
     assert found.wrong == []

@@ -344,7 +344,7 @@ class Troublemaker:
     def _answer_wrongly(self) -> str | None:
         fault = self._random.choice(WRONG_ANSWERS)
         self._fleet.inject(fault)
-        self._note(WRONG_ANSWER, str(fault["Kind"]))
+        self._note(WRONG_ANSWER, f"the stream answers wrongly: {fault['Kind']}")
         return None
 
     def _note(self, kind: str, text: str, **more: Any) -> None:

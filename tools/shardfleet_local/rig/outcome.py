@@ -164,7 +164,8 @@ def _of_demo(outcome: Outcome) -> dict[str, Any]:
 
 
 def _of_chaos(outcome: Outcome, dice: FaultDice) -> dict[str, Any]:
-    wrong_answers = Counter(each.text for each in of_kind(outcome.happenings, WRONG_ANSWER))
+    wrong = of_kind(outcome.happenings, WRONG_ANSWER)
+    wrong_answers = Counter(each.text.rpartition(" ")[2] for each in wrong)
     return {
         "feed_seconds": (outcome.fed_ms - outcome.began_ms) // 1000,
         "settled_seconds": round((outcome.settled_ms - outcome.fed_ms) / 1000, 1),

@@ -52,7 +52,12 @@ def run_rig(options: RunOptions, display: Display) -> Outcome:
     with running_fleet(ledger_file, options.plan, say=display.say) as fleet:
         outcome = asyncio.run(_Run(fleet, options, display).to_its_end(started_ms))
         if options.spark:
-            spark = run_spark(fleet.aws, options.source.records, fleet.stream_name, display.say)
+            spark = run_spark(
+                fleet.aws,
+                options.source.records,
+                stream_name=fleet.stream_name,
+                say=display.say,
+            )
             outcome = replace(outcome, spark=spark, wall_ms=outcome.wall_ms + spark.wall_ms)
         if options.explains:
             display.say("asking why each shard is where it is")

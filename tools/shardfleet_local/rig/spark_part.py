@@ -120,6 +120,7 @@ def why_not() -> str:
 def run_spark(
     aws: EmbeddedAws,
     records: Sequence[InputRecord],
+    *,
     stream_name: str,
     say: Callable[[str], None] = lambda _: None,
 ) -> SparkOutcome:
