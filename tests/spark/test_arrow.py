@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.kpl.packing import OutgoingRecord
@@ -66,6 +67,14 @@ def test_all_columns_of_a_plain_record_and_of_an_aggregated_one():
         "sequence_number": "2",
         "encryption_type": None,
     }
+
+
+def test_an_arrival_that_kinesis_did_not_tell_is_null_and_not_1970():
+    undated = [
+        structs.replace(each, approximate_arrival_ms=0)
+        for each in (record(1, b"x"), packed(2, b"y"))
+    ]
+    assert [row["approximate_arrival_timestamp"] for row in rows_of(undated)] == [None, None]
 
 
 def test_every_column_that_spark_is_told_of_has_its_arrow_type():

@@ -33,7 +33,7 @@ def records_of(chance, number, *, framed=()):
             data=USERS if index in framed else chance.randbytes(chance.choice([0, 9, 5_000])),
             partition_key=chance.choice(["k", "é€"]),
             sequence_number=str(FIRST + index),
-            approximate_arrival_ms=1_800_000_000_000 + chance.randrange(10**6),
+            approximate_arrival_ms=chance.choice([0, 1_800_000_000_000 + chance.randrange(10**6)]),
             encryption_type=chance.choice([None, "KMS"]),
         )
         for index in range(number)

@@ -20,8 +20,8 @@ Column to type.
 
 ``sequence_number`` is decimal text of up to 56 digits; ``sub_sequence_number`` is the index inside
 a KPL aggregate, 0 for a plain record; together they name a record of a shard. ``stream`` is the
-stream's name. ``explicit_hash_key`` is null when the producer gave none, ``encryption_type`` when
-the service did not say.
+stream's name. ``explicit_hash_key`` is null when the producer gave none, ``encryption_type`` and
+``approximate_arrival_timestamp`` when the service did not say.
 """
 
 COLUMNS = tuple(TYPES)

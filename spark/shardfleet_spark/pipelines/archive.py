@@ -76,7 +76,8 @@ class _Archive:
         self._query = self._query or query_id(df.sparkSession, self._checkpoint)
         prefix = f"{self._query[:_QUERY_SHOWN]}-"
         name = f"{prefix}{batch:010d}"
-        seconds = sf.unix_seconds(_ARRIVAL)
+        # A file needs an hour, also of records of which nobody says when they arrived.
+        seconds = sf.coalesce(sf.unix_seconds(_ARRIVAL), sf.lit(0))
         placed = (
             df.withColumn("date", sf.date_from_unix_date((seconds / 86_400).cast("int")))
             .withColumn("date", sf.col("date").cast("string"))

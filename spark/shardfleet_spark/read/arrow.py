@@ -14,6 +14,7 @@ from itertools import accumulate, chain, repeat
 from operator import attrgetter
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.kpl.deaggregate import (
@@ -143,13 +144,18 @@ class _Columns:
             case "sequence_number":
                 values = [record.sequence_number for record in records]
             case "approximate_arrival_timestamp":
-                values = [record.approximate_arrival_ms * _US_PER_MS for record in records]
+                values = [*map(_arrived_us, records)]
             case "encryption_type":
                 values = [record.encryption_type for record in records]
             case name:
                 constant = self._rows.shard_id if name == "shard_id" else self._rows.stream
                 return pa.repeat(pa.scalar(constant, field.type), len(users))
         return pa.array(values, field.type)
+
+
+def _arrived_us(record: StreamRecord) -> int | None:
+    """Return when a record arrived, epoch microseconds; None: Kinesis did not say."""
+    return record.approximate_arrival_ms * _US_PER_MS or None
 
 
 def batches_of(shards: Iterable[tuple[Sequence[StreamRecord], Rows]]) -> Iterator[pa.RecordBatch]:
@@ -249,10 +255,10 @@ def _of_records(field: pa.Field, records: Sequence[StreamRecord], rows: Rows) ->
             return pa.array([*map(attrgetter(name), records)], field.type)
         case "approximate_arrival_timestamp":
             if columns is not None:
-                arrivals = columns.column("approximate_arrival_ms")
+                told_ms = columns.column("approximate_arrival_ms")
+                arrivals = pc.if_else(pc.not_equal(told_ms, 0), told_ms, None)
                 return arrivals.cast(pa.timestamp("ms", tz="UTC")).cast(field.type)
-            of_each = [record.approximate_arrival_ms * _US_PER_MS for record in records]
-            return pa.array(of_each, field.type)
+            return pa.array([*map(_arrived_us, records)], field.type)
         case "explicit_hash_key":
             return pa.nulls(len(records), field.type)
         case name:
