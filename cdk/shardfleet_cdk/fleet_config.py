@@ -16,6 +16,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_stepfunctions as sfn
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.instants import instant_ms
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.fleet_options import ExpertOptions, FleetOptions
 
@@ -42,17 +43,18 @@ SET_BY_THE_CONSTRUCT = {
 }
 
 
+_INSTANT = "initial_timestamp_ms"
 # A manager runs most of its minute (hazard H13); its last turn has this long to end.
 MANAGER_MARGIN_MS = 10_000
 
 
 def options_of(config: FleetOptions, experts: ExpertOptions) -> dict[str, object]:
     """
-    Return the options of both, by name.
+    Return the options of both, by name; an instant that is a text, as in cdk.json, is read.
 
     Raises:
         ConfigurationError: lists every name that is no option, is the other argument's, or is set
-            by the construct itself.
+            by the construct itself; an instant is none.
 
     """
     problems = []
@@ -66,10 +68,17 @@ def options_of(config: FleetOptions, experts: ExpertOptions) -> dict[str, object
                 problems.append(f"{name}: no such option{hint}")
             elif ARGUMENT_OF[name] != argument:
                 problems.append(f"{name}: found in `{argument}`, set it in `{ARGUMENT_OF[name]}`")
+    options: dict[str, object] = {**config, **experts}
+    begin = options.get(_INSTANT)
+    if isinstance(begin, str):
+        try:
+            options[_INSTANT] = instant_ms(begin)
+        except ValueError as error:
+            problems.append(f"{_INSTANT}: {error}")
     if problems:
         message = "configuration: " + "; ".join(problems)
         raise ConfigurationError(message)
-    return {**config, **experts}
+    return options
 
 
 def divided(options: Mapping[str, Any]) -> dict[str, Any]:

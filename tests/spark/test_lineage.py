@@ -108,9 +108,9 @@ def test_shards_that_are_not_there_and_shards_without_a_position_are_named():
     [
         ("TRIM_HORIZON", ListingFilter.AT_TRIM_HORIZON, None),
         ("LATEST", ListingFilter.AT_LATEST, None),
-        ("5", ListingFilter.AT_TIMESTAMP, 5),
-        ('{"a": 5}', ListingFilter.AT_TRIM_HORIZON, None),
-        ('{"a": 5, "default": "LATEST"}', ListingFilter.AT_LATEST, None),
+        ("1700000000005", ListingFilter.AT_TIMESTAMP, 1_700_000_000_005),
+        ('{"a": 1700000000005}', ListingFilter.AT_TRIM_HORIZON, None),
+        ('{"a": 1700000000005, "default": "LATEST"}', ListingFilter.AT_LATEST, None),
     ],
 )
 def test_each_start_asks_for_the_shards_that_were_open_then(text, listing, instant_ms):

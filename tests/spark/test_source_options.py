@@ -135,12 +135,12 @@ def test_what_spark_adds_is_let_through():
         ("AFTER:49:2", Start("AFTER", done=ExtendedSequenceNumber("49", 2))),
         ("fleet:orders", Start("fleet", application="orders")),
         (
-            '{"s-1": "AFTER:49", "s-2": 5, "default": "LATEST"}',
+            '{"s-1": "AFTER:49", "s-2": 1700000000005, "default": "LATEST"}',
             Start(
                 "shards",
                 shards={
                     "s-1": Start("AFTER", done=ExtendedSequenceNumber("49")),
-                    "s-2": Start("INSTANT", instant_ms=5),
+                    "s-2": Start("INSTANT", instant_ms=1_700_000_000_005),
                 },
                 default=Start("LATEST"),
             ),

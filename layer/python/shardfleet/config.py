@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from shardfleet.domain.delivery.attempts import POLICIES, RETRIES, FailurePolicy, RetryPolicy
 from shardfleet.domain.delivery.filters import RecordFilter
+from shardfleet.domain.instants import instant_fault
 from shardfleet.errors import ConfigurationError
 from shardfleet.values import dataclass
 
@@ -425,6 +426,8 @@ class FleetConfig(ExpertConfig):
         problems = [p for f in fields(self) for p in _problems(f, getattr(self, f.name))]
         if self.initial_position == "AT_TIMESTAMP" and not self.initial_timestamp_ms:
             problems.append("initial_timestamp_ms: needed for initial_position AT_TIMESTAMP")
+        if self.initial_timestamp_ms and (fault := instant_fault(self.initial_timestamp_ms)):
+            problems.append(f"initial_timestamp_ms: {fault}")
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
             is_open = not {"?", "@"} & set(self.otlp_endpoint)
             found = repr(self.otlp_endpoint) if is_open else "what may hold a token"

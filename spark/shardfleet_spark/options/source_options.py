@@ -19,7 +19,7 @@ from shardfleet_spark.options.options import (
     size_bytes,
     text,
 )
-from shardfleet_spark.options.starting import ENDING_KIND, STARTING_KIND, Start
+from shardfleet_spark.options.starting import ENDING_KIND, STARTING_KIND, TARGET_KIND, Start
 
 _SEAL_STORE = r"|dynamodb:[\w.-]{3,255}|s3://[\w.-]+(/.*)?|file:.+"
 
@@ -178,9 +178,9 @@ class SourceOptions(AccessOptions):
         "loss is stated in the query progress (`lost`) and in the log.",
     )
     available_now_target_ms: int = option(
-        integer(),
+        TARGET_KIND,
         default="0",
-        doc="Epoch milliseconds up to which everything is read, and no further; 0: none. Spark "
+        doc="The instant up to which everything is read, and no further; 0: none. Spark "
         "4.2 says itself when a run began; for 4.0 and 4.1 `drain` sets this.",
     )
     columns: tuple[str, ...] = option(

@@ -14,9 +14,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
-from shardfleet.domain.positions.positions import LATEST_MS
+from shardfleet.domain.instants import instant_ms
 from shardfleet.domain.stream.sequence import (
     LATEST,
     TRIM_HORIZON,
@@ -32,7 +31,6 @@ SHARDS = "shards"
 AFTER = "AFTER"
 ENDED = "END"
 _DEFAULT = "default"
-_MILLISECONDS = re.compile(r"[0-9]{1,15}")
 _SUB = re.compile(r"[0-9]{1,18}")
 _SHOWN = 60
 
@@ -101,18 +99,7 @@ def _of_a_shard(text: str) -> Start:
             return Start(AFTER, done=ExtendedSequenceNumber(number, int(sub or "0")))
         except ProtocolError as error:
             raise ValueError(str(error)) from error
-    if text.isdecimal():
-        return _instant(text)
-    instant = datetime.fromisoformat(text)
-    if instant.tzinfo is None:
-        raise ValueError("the time zone is missing: end it with Z or an offset such as +02:00")
-    return _instant(str(round(instant.timestamp() * 1000)))
-
-
-def _instant(text: str) -> Start:
-    if not _MILLISECONDS.fullmatch(text) or int(text) > LATEST_MS:
-        raise ValueError("an instant is between 1970 and 9999")
-    return Start(INSTANT, instant_ms=int(text))
+    return Start(INSTANT, instant_ms=instant_ms(text))
 
 
 def _of_shards(text: str) -> Start:
@@ -132,10 +119,7 @@ def _of_shards(text: str) -> Start:
 def _of_a_named_shard(text: str) -> Start:
     if text.upper() == ENDED:
         return Start(ENDED)
-    instant = text[len("AT:") :]
-    if text.upper().startswith("AT:"):
-        return _instant(instant)
-    return _of_a_shard(text)
+    return _of_a_shard(text[len("AT:") :] if text.upper().startswith("AT:") else text)
 
 
 _INSTANT_TEXT = "an instant such as 2026-11-21T06:00:00Z or epoch milliseconds"
@@ -145,3 +129,4 @@ STARTING_KIND = Kind(
     "(or default) to TRIM_HORIZON, LATEST, an instant, AFTER:<sequence number>[:<sub>] or END",
 )
 ENDING_KIND = Kind(ending_of, f"LATEST or {_INSTANT_TEXT}")
+TARGET_KIND = Kind(lambda text: 0 if text == "0" else instant_ms(text), f"{_INSTANT_TEXT}, or 0")

@@ -93,7 +93,7 @@ def test_a_lease_that_is_back_in_time_is_no_suspect_any_more():
 @pytest.mark.parametrize("initial", ["TRIM_HORIZON", "AT_TIMESTAMP"])
 def test_elsewhere_a_lost_lease_is_made_at_once_and_told_all_the_same(initial):
     async def main():
-        fleet = await read_fleet(initial_position=initial, initial_timestamp_ms=1)
+        fleet = await read_fleet(initial_position=initial, initial_timestamp_ms=1_700_000_000_000)
         del fleet.leases.leases[KEYS[1]]
         await turns(fleet, 1)
         assert str(fleet.leases.leases[KEYS[1]].checkpoint) == initial

@@ -1,47 +1,23 @@
 """Points in time as a person types and reads them."""
 
-import re
 from datetime import UTC, datetime
 
+from shardfleet.domain import instants
 from shardfleet.errors import ConfigurationError
-
-_AGO = re.compile(r"(\d+)(s|m|h|d)")
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_EPOCH_MS = re.compile(r"\d{12,14}")
 
 
 def instant_ms(option: str, text: str, *, now_ms: int) -> int:
     """
-    Read a point in time and return it in epoch milliseconds.
-
-    Allowed are a time ago (`90s`, `15m`, `2h`, `1d`), epoch milliseconds, and ISO 8601 with a
-    time zone (`2026-11-21T08:30:00Z`); without one it would depend on the machine.
+    Return a point in time in the past as epoch milliseconds.
 
     Raises:
-        ConfigurationError: none of these, or in the future.
+        ConfigurationError: names the option; see :func:`shardfleet.domain.instants.instant_ms`.
 
     """
-    found = _read(text.strip(), now_ms)
-    if found is None:
-        raise ConfigurationError(
-            f"{option}: {text!r} found; allowed are a time ago (90s, 15m, 2h, 1d), epoch "
-            "milliseconds, and ISO 8601 with a time zone (2026-11-21T08:30:00Z)"
-        )
-    if found > now_ms:
-        raise ConfigurationError(f"{option}: {text!r} lies in the future")
-    return found
-
-
-def _read(text: str, now_ms: int) -> int | None:
-    if ago := _AGO.fullmatch(text):
-        return now_ms - int(ago[1]) * _UNIT_MS[ago[2]]
-    if _EPOCH_MS.fullmatch(text):
-        return int(text)
     try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return None if instant.tzinfo is None else int(instant.timestamp() * 1_000)
+        return instants.instant_ms(text, now_ms=now_ms)
+    except ValueError as error:
+        raise ConfigurationError(f"{option}: {error}") from error
 
 
 def date(at_ms: int) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from shardfleet.domain.instants import LATEST_MS
 from shardfleet.domain.stream.sequence import (
     AT_SHARD_END,
     AT_TIMESTAMP,
@@ -32,8 +33,6 @@ from shardfleet.values import dataclass
 FORMAT = "shardfleet.positions"
 VERSION = 1
 _TEXTS = "TRIM_HORIZON, AT:<epoch ms>, AFTER:<sequence number>:<sub-sequence number>, END"
-LATEST_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999: what a calendar can show."""
 _AT = re.compile(r"AT:([0-9]{1,15})")
 _AFTER = re.compile(r"AFTER:([0-9]{1,129})(?::([0-9]{1,18}))?")
 _SHOWN = 80
