@@ -8,6 +8,7 @@ cannot disagree.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 
 import jsii
@@ -37,6 +38,13 @@ from shardfleet_cdk.monitoring.metrics import WatchedFleet
 from shardfleet_cdk.monitoring.settings import MonitoringOptions
 from shardfleet_cdk.naming import fleet_name
 from shardfleet_cdk.options import FleetTables, ManagerOptions, Operations, WorkerOptions
+from shardfleet_cdk.references import (
+    of_alarm,
+    of_topics,
+    references_of_fleet,
+    refuse_future,
+    refuse_wrong_references,
+)
 from shardfleet_cdk.worker import WorkerFunction
 from shardfleet_cdk.worker_machine import WorkerMachine
 from shardfleet_ops.template.limits import (
@@ -128,6 +136,12 @@ class ShardFleet(Construct):
         self._sdk_services = sdk_services
         try:
             self._handler_function = function_of(handler)
+            self._refuse_references(
+                worker=worker,
+                tables=tables or FleetTables(),
+                operations=operations,
+                monitoring=monitoring,
+            )
             named = options_of(config, experts)
             options = config_for(self._handler_function, named, worker=worker)
             self._platform = lambda_platform(runtime, architecture)
@@ -135,6 +149,8 @@ class ShardFleet(Construct):
             self.config = self._configure(options, handler, name=fleet_name(self, name))
             times = {"worker_timeout_s": worker.timeout_s, "manager_timeout_s": manager.timeout_s}
             check_times(self.config, **times)
+            begin_ms, now_ms = self.config.initial_timestamp_ms, round(time.time() * 1_000)
+            refuse_future("initial_timestamp_ms", begin_ms, now_ms=now_ms)
         except ConfigurationError as error:
             message = f"{self.node.path}: {error}"
             raise ConfigurationError(message) from error
@@ -148,6 +164,31 @@ class ShardFleet(Construct):
             acknowledge(self, UNTRACED)
         if operations.permissions_boundary:
             iam.PermissionsBoundary.of(self).apply(operations.permissions_boundary)
+
+    def _refuse_references(
+        self,
+        *,
+        worker: WorkerOptions,
+        tables: FleetTables,
+        operations: Operations,
+        monitoring: MonitoringOptions | bool,
+    ) -> None:
+        told = monitoring if isinstance(monitoring, MonitoringOptions) else MonitoringOptions()
+        refuse_wrong_references(
+            self,
+            [
+                *references_of_fleet(
+                    self.stream,
+                    self._handler_function,
+                    worker=worker,
+                    tables=tables,
+                    operations=operations,
+                ),
+                *of_topics("monitoring.page", told.page),
+                *of_topics("monitoring.notice", told.notice),
+                *of_alarm("monitoring.quiet_while", told.quiet_while),
+            ],
+        )
 
     def _tell_of_concurrency(self) -> None:
         """Note at synth how many executions Lambda must allow; the account's limit is unknown."""

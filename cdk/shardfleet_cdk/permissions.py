@@ -29,6 +29,7 @@ from constructs import Construct
 
 from shardfleet_cdk.failed_records import KEY_PREFIX, STATES_PREFIX
 from shardfleet_cdk.lease_table import OWNER_INDEX
+from shardfleet_cdk.references import is_alias
 
 Policies = dict[str, iam.PolicyDocument]
 
@@ -157,6 +158,7 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
         resources.state_table.encryption_key,
         resources.failed_queue.encryption_master_key if resources.failed_queue else None,
         resources.failed_bucket.encryption_key if resources.failed_bucket else None,
+        resources.failed_topic.master_key if resources.failed_topic else None,
     )
     told = ("sns",) if resources.failed_topic else ()
     services = ("dynamodb", "sqs", "s3", *told, "lambda")
@@ -365,9 +367,10 @@ def _logs(log_group_arn: str) -> iam.PolicyStatement:
 def _keys(
     stream: kinesis.IStream, stores: Iterable[kms.IKey | None], services: tuple[str, ...]
 ) -> list[iam.PolicyStatement]:
-    keys = {key.node.path: key for key in stores if key}
+    # An alias here is AWS's own key, which needs no right.
+    keys = {key.node.path: key for key in stores if key and not is_alias(key)}
     statements = [_use_key(key, services) for key in keys.values()]
-    if stream.encryption_key:
+    if stream.encryption_key and not is_alias(stream.encryption_key):
         statements.append(_allow("kms", ["Decrypt"], [stream.encryption_key.key_arn]))
     return statements
 

@@ -29,6 +29,11 @@ from shardfleet_cdk.lease_table import lease_table
 from shardfleet_cdk.naming import vended_log_group_name
 from shardfleet_cdk.options import Operations
 from shardfleet_cdk.permissions import let_logs_use
+from shardfleet_cdk.references import (
+    of_topics,
+    references_of_pipeline,
+    refuse_wrong_references,
+)
 from shardfleet_cdk.spark_alarms import Watched, make_alarms
 from shardfleet_cdk.spark_environment import (
     PYTHON,
@@ -105,6 +110,7 @@ class SparkPipeline(Construct):
         work, spark = work or PipelineWork(), spark or SparkOptions()
         buckets, operations = buckets or SparkBuckets(), operations or Operations()
         self._refuse_contradictions(sink, code=code, work=work)
+        self._refuse_references(source, sink, buckets, alarms or SparkAlarms(), operations)
         if operations.encryption_key:
             let_logs_use(operations.encryption_key)
         self.work_bucket = buckets.work or self._new_bucket(operations)
@@ -147,6 +153,25 @@ class SparkPipeline(Construct):
                 f"{self.node.path}: merge_key {work.merge_key!r}: the sink is a stream, and rows "
                 "are merged into a table: leave one of them out"
             )
+
+    def _refuse_references(
+        self,
+        source: kinesis.IStream,
+        sink: kinesis.IStream | None,
+        buckets: SparkBuckets,
+        alarms: SparkAlarms,
+        operations: Operations,
+    ) -> None:
+        references = references_of_pipeline(
+            streams={"source": source, "sink": sink},
+            buckets={"buckets.work": buckets.work, "buckets.sink": buckets.sink},
+            operations=operations,
+        )
+        try:
+            told = of_topics("alarms.topics", alarms.topics)
+            refuse_wrong_references(self, [*references, *told])
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self.node.path}: {error}") from error
 
     def _tell_price(self, work: PipelineWork, spark: SparkOptions) -> None:
         price = spark_price.told(spark, streaming=work.streaming)

@@ -15,12 +15,10 @@ from typing import Any
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.lambda_platform import MACHINES, RUNTIMES
+from shardfleet_ops.template.arns import FUNCTION, KEY, STREAM, TOPIC, ArnKind, arn_fault
 
 PREFIX = "shardfleet:"
-_KEY = re.compile(r"arn:[a-z-]+:kms:[a-z0-9-]+:\d+:key/[A-Za-z0-9-]+")
-_FUNCTION = re.compile(
-    r"[\w-]{1,64}|arn:[a-z-]+:lambda:[a-z0-9-]+:\d{12}:function:[\w-]{1,64}(:[\w$-]{1,128})?"
-)
+_NAME = re.compile(r"[\w-]{1,64}")  # Of a Lambda function.
 # Of `MonitoringOptions`; the topics by their ARNs.
 MONITORING_OPTIONS = ("page", "notice", "alarms", "retention_hours", "runbook", "dashboard")
 ALARM_SETTINGS = ("threshold", "datapoints", "periods", "level")
@@ -91,11 +89,9 @@ class StackSettings:
         ]
         if not all(isinstance(name, str) for name in self.sdk_services or ()):
             problems.append(f"{PREFIX}sdk_services: {self.sdk_services!r} found, names expected")
-        if self.handler_function and not _FUNCTION.fullmatch(str(self.handler_function)):
-            problems.append(
-                f"{PREFIX}handler_function: {self.handler_function!r} found, a function's name or "
-                "ARN expected"
-            )
+        function = str(self.handler_function)
+        if function and not _NAME.fullmatch(function):
+            problems += _arn_problems("handler_function", function, FUNCTION)
         if self.architecture not in MACHINES:
             problems.append(
                 f"{PREFIX}architecture: {self.architecture!r} found, "
@@ -107,8 +103,8 @@ class StackSettings:
             )
         if self.removal not in ("retain", "destroy"):
             problems.append(f"{PREFIX}removal: {self.removal!r} found, retain or destroy allowed")
-        if isinstance(self.stream, str) and not self.stream.startswith("arn:"):
-            problems.append(f"{PREFIX}stream: {self.stream!r} found, an ARN expected")
+        if isinstance(self.stream, str):
+            problems += _arn_problems("stream", self.stream, STREAM)
         if isinstance(self.stream, Mapping):
             shards = self.stream.get("shards")
             if self.stream.keys() != {"shards"} or not isinstance(shards, int) or shards < 1:
@@ -131,9 +127,8 @@ class StackSettings:
         existing = {"stream_key": isinstance(self.stream, str), "lease_table_key": self.lease_table}
         for name, exists in existing.items():
             found = getattr(self, name)
-            if found and not _KEY.fullmatch(str(found)):
-                yield f"{PREFIX}{name}: {found!r} found, a key's ARN expected (no alias)"
-            elif found and not exists:
+            yield from _arn_problems(name, str(found), KEY) if found else ()
+            if found and not exists:
                 yield (
                     f"{PREFIX}{name}: {found!r} found, allowed only with an existing one "
                     f"({PREFIX}{name.removesuffix('_key')})"
@@ -166,11 +161,9 @@ def _monitoring_problems(found: object) -> list[str]:
         for name in found
         if name not in MONITORING_OPTIONS
     ]
-    problems += [
-        f"{where}: {name}: {found[name]!r} found, an SNS topic's ARN expected"
-        for name in ("page", "notice")
-        if name in found and not str(found[name]).startswith("arn:")
-    ]
+    for name in ("page", "notice"):
+        if name in found:
+            problems += _arn_problems(f"monitoring: {name}", str(found[name]), TOPIC)
     if not isinstance(found.get("dashboard", True), bool):
         problems.append(f"{where}: dashboard: {found['dashboard']!r} found, true or false expected")
     alarms = found.get("alarms", {})
@@ -180,6 +173,11 @@ def _monitoring_problems(found: object) -> list[str]:
             allowed = f"false, or an object of {', '.join(ALARM_SETTINGS)}"
             problems.append(f"{where}: {alarm}: {wanted!r} found, {allowed} expected")
     return problems
+
+
+def _arn_problems(name: str, text: str, kind: ArnKind) -> Iterator[str]:
+    if fault := arn_fault(text, kind):
+        yield f"{PREFIX}{name}: {fault}"
 
 
 def _parsed(name: str, value: Any) -> Any:

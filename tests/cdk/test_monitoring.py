@@ -315,7 +315,7 @@ def test_a_wrong_setting_is_named(a_watch, alarms, message):
     ("monitoring", "message"),
     [
         ({"colour": 1}, "shardfleet:monitoring: 'colour' found, one of page, notice, alarms"),
-        ({"page": "me"}, "page: 'me' found, an SNS topic's ARN expected"),
+        ({"page": "me"}, "page: 'me' found (no ARN), arn:"),
         ({"alarms": {"lag": 3}}, "lag: 3 found, false, or an object of threshold, datapoints"),
         ({"alarms": []}, "alarms: [] found"),
         ({"dashboard": "no"}, "dashboard: 'no' found, true or false expected"),

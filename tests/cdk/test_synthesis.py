@@ -274,7 +274,7 @@ def stack_with():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"stream": "clicks"}, "shardfleet:stream: 'clicks' found, an ARN expected"),
+        ({"stream": "clicks"}, "shardfleet:stream: 'clicks' found (no ARN), arn:"),
         ({"stream": {"shards": 0}}, "shardfleet:stream: {'shards': 0} found, {\"shards\": n}"),
         ({"stream": {"shard": 2}}, "shardfleet:stream: {'shard': 2} found, {\"shards\": n}"),
         ({}, "shardfleet:stream: None found, expected: the stream"),
@@ -284,7 +284,7 @@ def stack_with():
         ({"architecture": "arm"}, "shardfleet:architecture: 'arm' found, arm64 or x86_64 allowed"),
         ({"runtime": "3.14"}, "shardfleet:runtime: '3.14' found, one of python3.12, python3.13"),
         ({"worker": {"memory": 1}}, "shardfleet:worker: 'memory' found, one of memory_mb"),
-        ({"stream_key": "alias/mine"}, "stream_key: 'alias/mine' found, a key's ARN expected"),
+        ({"stream_key": "alias/mine"}, "stream_key: 'alias/mine' found (no ARN), arn:"),
         ({"lease_table_key": KEY}, "allowed only with an existing one (shardfleet:lease_table)"),
         (
             {"stream": {"shards": 1}, "stream_key": KEY},

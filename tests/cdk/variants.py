@@ -226,6 +226,8 @@ def existing_parts(app, folder):
         config={
             "on_exhausted": "s3",
             "tumbling_window_ms": 60_000,
+        },
+        experts={
             "kcl_metrics_table": "orders-WorkerMetricStats",
             "kcl_state_table": "orders-CoordinatorState",
         },

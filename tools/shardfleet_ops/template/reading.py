@@ -14,8 +14,8 @@ from dataclasses import field
 from typing import Any
 
 from shardfleet.values import dataclass
+from shardfleet_ops.template.arns import partition_of
 
-PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
 _REFERENCE = re.compile(r"<[A-Za-z0-9:.]+>")
 _REFERENCED = re.compile(r"<([A-Za-z0-9]+)(?:\.[A-Za-z0-9.]+)?>")
 
@@ -87,8 +87,7 @@ class Template:
     @property
     def partition(self) -> str:
         """Return the AWS partition, empty where the region is not known."""
-        named = (found for start, found in PARTITIONS.items() if self.region.startswith(start))
-        return next(named, "aws" if self.region else "")
+        return partition_of(self.region) if self.region else ""
 
     def resources(self, *kinds: str) -> Iterator[TemplateResource]:
         """Yield the resources of these types, of all types if none is named."""
