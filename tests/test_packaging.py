@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections import defaultdict
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -22,13 +23,12 @@ def wheel(tmp_path_factory):
         yield archive
 
 
-@pytest.mark.parametrize("root", ["layer/python", "tools"])
+@pytest.mark.parametrize("root", ["layer/python", "tools", "cdk", "spark"])
 def test_the_wheel_holds_every_module(wheel, root):
     folder = ROOT / root
-    modules = {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
+    modules = {str(path.relative_to(folder)) for path in folder.glob("*/**/*.py")}
 
     assert modules <= set(wheel.namelist())
-    assert "shardfleet/py.typed" in wheel.namelist()
 
 
 def test_the_wheel_carries_the_constructs_assets(wheel):
@@ -40,7 +40,27 @@ def test_the_wheel_carries_the_constructs_assets(wheel):
     functions = {str(path.relative_to(ROOT)) for path in ROOT.glob("functions/**/handler.py")}
 
     assert functions <= assets
-    assert {"layer/requirements.txt", "layer/python/shardfleet/__init__.py"} <= assets
+    assert {
+        "layer/requirements.txt",
+        "layer/sdk/requirements.txt",
+        "spark/requirements.txt",
+    } <= assets
+
+
+def test_the_wheel_holds_each_file_once(wheel):
+    names = defaultdict(list)
+    for each in wheel.infolist():
+        if each.file_size:
+            names[wheel.read(each)].append(each.filename)
+
+    assert [same for same in names.values() if len(same) > 1] == []
+
+
+@pytest.mark.parametrize(
+    "package", ["shardfleet", "shardfleet_cdk", "shardfleet_spark", "shardfleet_testkit"]
+)
+def test_a_face_is_typed_for_who_installs_the_wheel(wheel, package):
+    assert f"{package}/py.typed" in wheel.namelist()
 
 
 def test_the_wheel_holds_nothing_but_our_packages(wheel):

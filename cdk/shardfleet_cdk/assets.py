@@ -1,37 +1,29 @@
 """
-Where the Lambda code lies: inside the installed wheel, or in the repository.
+Where what is deployed lies: inside the installed wheel, or in the repository.
 
-The wheel carries `layer/` and `functions/` under ``shardfleet_cdk/_assets``; a checkout (also an
-editable install) has them at its root. The wheel's copy wins, because then it is the only one.
+The packages are those that this process would import. What is no package, the functions and the
+locks, the wheel carries under ``shardfleet_cdk/_assets``; a checkout (also an editable install) has
+it at its root.
 """
 
 from __future__ import annotations
 
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
-from aws_cdk import FileSystem, IgnoreMode
+from aws_cdk import FileSystem
 from aws_cdk import aws_lambda as lambda_
 
 _PACKAGED = Path(__file__).resolve().parent / "_assets"
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 CACHES = ("**/__pycache__", "**/*.pyc")
-# Docker's ignore syntax: everything is excluded, then the library is admitted. The layer's own
-# requirements and notes therefore never change its hash.
-LIBRARY_ONLY = (
-    "*",
-    "!python",
-    "python/*",
-    "!python/shardfleet",
-    "**/*.proto",
-    "**/*.pyi",
-    *CACHES,
-)
+NOT_DEPLOYED = ("**/*.proto", "**/*.pyi", *CACHES)
 
 
 def asset_root() -> Path:
-    """Return the folder that holds `layer/` and `functions/`."""
+    """Return the folder that holds `functions/`, and the locks in `layer/` and `spark/`."""
     return _PACKAGED if _PACKAGED.is_dir() else _REPOSITORY
 
 
@@ -50,23 +42,36 @@ def asset_folder(name: str) -> Path:
     return folder
 
 
-def library_fingerprint() -> str:
-    """Return the hash of the library as it goes into a layer, without byte code."""
-    return FileSystem.fingerprint(
-        str(asset_folder("layer")), exclude=list(LIBRARY_ONLY), ignore_mode=IgnoreMode.DOCKER
-    )
+def package_folder(name: str) -> Path:
+    """
+    Return where one of shardfleet's packages is installed, without importing it.
+
+    Raises:
+        FileNotFoundError: the installation is incomplete.
+
+    """
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        message = f"{name}: not installed beside shardfleet_cdk; install shardfleet again"
+        raise FileNotFoundError(message)
+    return Path(spec.origin).parent
 
 
-def copy_library(target: Path, *, without: tuple[str, ...] = ()) -> None:
-    """Copy the library to `target`/shardfleet, without some of its parts and any byte code."""
-    library = asset_folder("layer") / "python/shardfleet"
+def package_fingerprint(name: str) -> str:
+    """Return the hash of a package as it is deployed, without byte code."""
+    return FileSystem.fingerprint(str(package_folder(name)), exclude=list(NOT_DEPLOYED))
+
+
+def copy_package(name: str, target: Path, *, without: tuple[str, ...] = ()) -> None:
+    """Copy a package into `target`, without some of its parts and any byte code."""
+    package = package_folder(name)
 
     def left_out(folder: str, names: list[str]) -> set[str]:
         ignored = shutil.ignore_patterns("__pycache__", "*.pyc", "*.proto", "*.pyi")(folder, names)
-        inside = Path(folder).relative_to(library)
+        inside = Path(folder).relative_to(package)
         return ignored | {name for name in names if (inside / name).as_posix() in without}
 
-    shutil.copytree(library, target / "shardfleet", ignore=left_out, dirs_exist_ok=True)
+    shutil.copytree(package, target / name, ignore=left_out, dirs_exist_ok=True)
 
 
 def function_code(name: str) -> lambda_.Code:

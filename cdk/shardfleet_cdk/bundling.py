@@ -35,7 +35,6 @@ from aws_cdk import (
     BundlingOptions,
     DockerImage,
     FileSystem,
-    IgnoreMode,
     ILocalBundling,
 )
 from aws_cdk import aws_lambda as lambda_
@@ -43,10 +42,8 @@ from constructs import Construct
 
 from shardfleet_cdk.assets import (
     CACHES,
-    LIBRARY_ONLY,
-    asset_folder,
-    copy_library,
-    library_fingerprint,
+    copy_package,
+    package_fingerprint,
 )
 from shardfleet_cdk.byte_code import compile_folder, interpreter
 from shardfleet_cdk.lambda_platform import Platform
@@ -251,20 +248,15 @@ def library_code(*, platform: Platform, is_bundled: bool) -> Iterator[lambda_.Co
         is_bundled: whether the app bundles at all; if not, the asset is the library as it is.
 
     """
-    asked = ("library", library_fingerprint(), *_platform_asked(platform))
+    asked = ("library", package_fingerprint("shardfleet"), *_platform_asked(platform))
     options: dict[str, Any] = {
         "asset_hash_type": AssetHashType.CUSTOM,
         "asset_hash": _hash_of(asked),
     }
-    if not is_bundled:
-        source, excluded = str(asset_folder("layer")), list(LIBRARY_ONLY)
-        yield lambda_.Code.from_asset(
-            source, exclude=excluded, ignore_mode=IgnoreMode.DOCKER, **options
-        )
-        return
     with TemporaryDirectory(prefix="library-") as folder:
-        copy_library(Path(folder, "python"))
-        compile_folder(Path(folder), python_version=platform.python_version, deployed_at="/opt")
+        copy_package("shardfleet", Path(folder, "python"))
+        if is_bundled:
+            compile_folder(Path(folder), python_version=platform.python_version, deployed_at="/opt")
         yield lambda_.Code.from_asset(folder, **options)
 
 

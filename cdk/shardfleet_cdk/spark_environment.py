@@ -17,7 +17,13 @@ from aws_cdk import aws_s3_assets as assets
 from constructs import Construct
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_cdk.assets import CACHES, asset_folder, copy_library
+from shardfleet_cdk.assets import (
+    CACHES,
+    asset_folder,
+    copy_package,
+    package_fingerprint,
+    package_folder,
+)
 from shardfleet_cdk.bundling import (
     REQUIREMENTS,
     asset_options,
@@ -31,6 +37,8 @@ from shardfleet_cdk.lambda_platform import Platform
 PLATFORM = Platform("3.11", "aarch64")
 PYTHON = "/usr/bin/python3.11"
 UNPACKED = "environment"
+# The second is how Spark finds the first.
+PACKAGES = ("shardfleet_spark", "pyspark_shardfleet", "shardfleet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +89,7 @@ def environment_asset(
 
 def job_asset(scope: Construct, construct_id: str) -> assets.Asset:
     """Return the program that the job starts."""
-    file = asset_folder("spark") / "shardfleet_spark" / "pipelines" / "job.py"
+    file = package_folder("shardfleet_spark") / "pipelines" / "job.py"
     return assets.Asset(scope, construct_id, path=str(file))
 
 
@@ -91,14 +99,14 @@ class _Bundling:
 
     def __init__(self, code: Path | None) -> None:
         self._code = code
-        self._spark = asset_folder("spark")
-        self._library = asset_folder("layer") / "python" / "shardfleet"
+        self._lock = asset_folder("spark") / REQUIREMENTS
 
     def asked(self) -> list[object]:
         """Return what the archive's hash is made from: all that goes in, not what is installed."""
-        folders = [self._spark, self._library, *([self._code] if self._code else [])]
+        others = [self._lock, *([self._code] if self._code else [])]
         return [
-            *(FileSystem.fingerprint(str(each), exclude=list(CACHES)) for each in folders),
+            *(package_fingerprint(name) for name in PACKAGES),
+            *(FileSystem.fingerprint(str(each), exclude=list(CACHES)) for each in others),
             *(PLATFORM.python_version, PLATFORM.machine),
         ]
 
@@ -112,11 +120,11 @@ class _Bundling:
         """
         output = Path(output_dir)
         ignored = shutil.ignore_patterns("__pycache__", "*.pyc", "*.proto", "*.pyi")
-        install(self._spark / REQUIREMENTS, output, PLATFORM, locked=True)
+        install(self._lock, output, PLATFORM, locked=True)
         if self._code and requirement_lines(self._code):
             install(self._code / REQUIREMENTS, output, PLATFORM, locked=False)
-        shutil.copytree(self._spark, output, ignore=ignored, dirs_exist_ok=True)
-        copy_library(output, without=("runtime",))
+        for name in PACKAGES:
+            copy_package(name, output, without=("runtime",) if name == "shardfleet" else ())
         if self._code:
             shutil.copytree(self._code, output, ignore=ignored, dirs_exist_ok=True)
         return True

@@ -77,7 +77,7 @@ def test_a_new_library_reaches_the_workers_of_an_app_without_feature_flags(templ
 
     first, again = template()[0], template()[0]
     assert version(first) == version(again)
-    monkeypatch.setattr(bundling, "library_fingerprint", lambda: "another library")
+    monkeypatch.setattr(bundling, "package_fingerprint", lambda _: "another library")
     newer, _ = template()
     assert keys(newer) != keys(first)
     assert version(newer) != version(first)
