@@ -386,7 +386,7 @@ class FleetConfig(ExpertConfig):
         "parallelism never more than an answer of GetRecords has, 10 MiB",
         low=1,
     )
-    max_max_open_age_ms: int = _number(
+    max_open_age_ms: int = _number(
         300_000, "with checkpoint manual: the same once one has waited for so long", low=100
     )
     checkpoint_ms: int = _number(

@@ -98,7 +98,7 @@ class ShardDelivery:
         self._open = OpenRecords(
             records_most=config.max_open_records,
             bytes_most=config.max_open_bytes,
-            age_most_ms=config.max_max_open_age_ms,
+            age_most_ms=config.max_open_age_ms,
         )
         self._life = ShardLife() if config.checkpoint == "manual" else None
         self._idle_failures = 0
