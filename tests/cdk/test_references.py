@@ -5,11 +5,9 @@ The table has every such option of every construct; each is given everything tha
 of its kind, and what is right or not known yet.
 """
 
-import re
 
 import pytest
 
-from shardfleet.errors import ConfigurationError
 from shardfleet_ops.template import arns
 
 HOME, AWAY, ACCOUNT, OTHER = "eu-central-1", "us-east-1", "111122223333", "999999999999"
