@@ -13,6 +13,8 @@ from tests.engine.worker_side.worker_kit import World, a_lease, key
 
 HOUR_MS = 3_600_000
 KEYS = tuple("abcdefgh")
+RECORDS = 40
+HANDLED = {k: list(range(k, RECORDS, len(KEYS))) for k in range(len(KEYS))}
 
 
 class UnkindWorld(World):
@@ -40,7 +42,7 @@ def virtually(scenario):
     return run_virtual(scenario())
 
 
-async def feed(world, *, records=80, split_at=40):
+async def feed(world, *, records=RECORDS, split_at=RECORDS // 2):
     """Put a record every half second; split the shard in the middle of it."""
     for number in range(records):
         if number == split_at:
@@ -51,7 +53,7 @@ async def feed(world, *, records=80, split_at=40):
 
 async def handled_while_fed(world):
     feeding = asyncio.create_task(feed(world))
-    await world.turn(turn_ms=150_000)
+    await world.turn(turn_ms=90_000)
     await feeding
     by_key = {}
     for number in dict.fromkeys(world.numbers):
@@ -74,8 +76,7 @@ def test_all_is_handled_in_order_through_a_split_and_no_loss_is_told(kind):
     async def scenario():
         world = UnkindWorld()
         world.stream.inject(kind, DelayMs=5_000)
-        handled = await handled_while_fed(world)
-        assert handled == {k: list(range(k, 80, len(KEYS))) for k in range(len(KEYS))}
+        assert await handled_while_fed(world) == HANDLED
         world.assert_told_no_loss()
 
     virtually(scenario)
@@ -85,8 +86,7 @@ def test_all_is_handled_in_order_through_a_split_and_no_loss_is_told(kind):
 def test_all_is_handled_in_order_when_all_of_it_happens_at_once(unkind):
     async def scenario():
         world = UnkindWorld(unkind=unkind)
-        handled = await handled_while_fed(world)
-        assert handled == {k: list(range(k, 80, len(KEYS))) for k in range(len(KEYS))}
+        assert await handled_while_fed(world) == HANDLED
         world.assert_told_no_loss()
 
     virtually(scenario)
@@ -126,9 +126,9 @@ def test_nothing_is_told_lost_where_the_fleet_stood_at_the_tip_until_the_checkpo
     async def scenario():
         world = UnkindWorld()
         world.stream.put(1)
-        for _ in range(9):  # An idle stream: its tip is marked, its last record grows old.
-            await world.turn(turn_ms=60_000)
-            await world.clock.sleep_ms(3 * HOUR_MS)
+        for _ in range(4):  # An idle stream: its tip is marked, its last record grows old.
+            await world.turn(turn_ms=30_000)
+            await world.clock.sleep_ms(8 * HOUR_MS)
         world.stream.put(2)
         world.stream.inject(kind)
         await world.turn(turn_ms=90_000)

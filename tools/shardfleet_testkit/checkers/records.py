@@ -233,7 +233,12 @@ class RepetitionsExplained(Checker):
             or entry.shard_id in self._rewound
             or self._failed.get((entry.by, entry.shard_id), -1) >= 0
             or any((entry.shard_id, who.worker_id) in self._moved for who in (before, by))
+            or any(self._has_spoilt_slot(who) for who in (before, by))
         )
+
+    def _has_spoilt_slot(self, by: Suspect) -> bool:
+        """Return whether its turn may have ended because its slot could not be read."""
+        return f"{SLOT}/{by.worker_id.rpartition('-')[2]}" in self.ledger.spoilt
 
 
 class RewoundComesAgain(Checker):
