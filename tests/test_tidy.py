@@ -72,7 +72,7 @@ ARROWS = {
     # What a fleet costs is told at synthesis, too; what a failure policy needs is made there.
     "cdk": (
         (
-            *("config", "errors", "domain.cost.estimate", "domain.cost.prices"),
+            *("config", "errors", "faces", "domain.cost.estimate", "domain.cost.prices"),
             *("domain.delivery.attempts", "domain.delivery.contract", "domain.delivery.hooks"),
         ),
         # What AWS allows is one table for the construct and for who judges a template.

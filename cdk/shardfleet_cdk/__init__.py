@@ -7,8 +7,13 @@ Importing this package starts Node (the CDK runs on it) and fails with a clear m
 is none.
 """
 
+from importlib.util import find_spec
+
+from shardfleet.faces import ExtraMissing
 from shardfleet_cdk.node import let_node_end_first, require_node
 
+if find_spec("aws_cdk") is None:
+    raise ExtraMissing(__name__, "aws_cdk", "cdk")
 require_node()
 let_node_end_first()
 

@@ -35,4 +35,4 @@ _HOMES = {
     "by_shard": "shardfleet_spark.sink.by_shard",
 }
 
-__getattr__ = loaded_from(__name__, _HOMES)
+__getattr__ = loaded_from(__name__, _HOMES, extra="spark")

@@ -37,4 +37,4 @@ _HOMES = {
     **dict.fromkeys(("Sink", "SinkError", "current_sink"), "shardfleet_testkit.simulation.sink"),
 }
 
-__getattr__ = loaded_from(__name__, _HOMES)
+__getattr__ = loaded_from(__name__, _HOMES, extra="local")

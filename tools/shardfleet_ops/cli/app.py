@@ -20,6 +20,7 @@ from typing import Annotated
 import typer
 
 from shardfleet.errors import ConfigurationError, ShardfleetError, settled
+from shardfleet.faces import ExtraMissing
 from shardfleet_ops.cli import (
     acceptance,
     cloudformation,
@@ -50,6 +51,8 @@ from shardfleet_ops.cli.telling import complain, say
 
 EXIT_FAILED = 1
 EXIT_WRONG_INPUT = 2
+EXTRA_OF = {"aws_cdk": "cdk", "pyarrow": "spark", "pyspark": "spark"}
+"""Which extra has a package that a command imports."""
 
 app = typer.Typer(
     name="shardfleet",
@@ -133,6 +136,11 @@ def run(arguments: list[str] | None = None) -> int:
         complain(error)
         is_input = isinstance(settled(error), ConfigurationError)
         return EXIT_WRONG_INPUT if is_input else EXIT_FAILED
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA_OF:
+            raise
+        complain(ExtraMissing("this command", error.name, EXTRA_OF[error.name]))
+        return EXIT_WRONG_INPUT
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else EXIT_FAILED
     return 0

@@ -95,12 +95,8 @@ def run(
     ] = False,
 ) -> None:
     """Run a pipeline here (`local[*]`) or on a Spark master, until its input is at its end."""
-    try:
-        from shardfleet_spark.pipelines.plan import PipelinePlan
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"{error.name} is not installed: pip install 'shardfleet[spark]'"
-        ) from error
+    from shardfleet_spark.pipelines.plan import PipelinePlan
+
     plan = PipelinePlan(
         source=source,
         sink=sink,
