@@ -131,6 +131,23 @@ def policy(size, of):
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
 
 # Fact, the fault, what is said of it, and a twin in which nothing is wrong.
+LAMBDA = "arn:aws:lambda:eu-central-1:111122223333"
+
+
+def decrypting(key):
+    statement = {"Effect": "Allow", "Action": "kms:Decrypt", "Resource": key}
+    document = {"Version": "2012-10-17", "Statement": statement}
+    return resource("AWS::IAM::Role", Policies=[{"PolicyDocument": document}])
+
+
+def bounded(policy):
+    return resource("AWS::IAM::Role", PermissionsBoundary={"Fn::Join": ["", policy]})
+
+
+def beginning(at):
+    return function(Environment={"Variables": {"SHARDFLEET_INITIAL_TIMESTAMP_MS": at}})
+
+
 PLANTED = [
     (
         "A6",
@@ -295,6 +312,69 @@ PLANTED = [
             "Version": {**resource("AWS::Lambda::Version"), "DeletionPolicy": "Retain"},
         },
     ),
+    *(
+        ("I16", {"It": fault}, words, {"It": twin})
+        for fault, words, twin in (
+            (
+                function(KmsKeyArn="arn:aws:kms:eu-central-1:111122223333:alias/mine"),
+                "KmsKeyArn: 'arn:aws:kms:eu-central-1:111122223333:alias/mine' found (names",
+                function(KmsKeyArn="arn:aws:kms:eu-central-1:111122223333:key/mine"),
+            ),
+            (
+                function(
+                    Layers=[{"Ref": "Own"}, "arn:aws:lambda:eu-central-1:111122223333:layer:a"]
+                ),
+                "Layers: ",
+                function(Layers=[{"Ref": "Own"}, f"{LAMBDA}:layer:a:1"]),
+            ),
+            (
+                function(Environment={"Variables": {"SHARDFLEET_STREAM_ARN": f"{LAMBDA}:layer:a"}}),
+                "SHARDFLEET_STREAM_ARN: ",
+                function(Environment={"Variables": {"SHARDFLEET_STREAM_ARN": {"Ref": "Own"}}}),
+            ),
+            (
+                resource("AWS::Kinesis::Stream", StreamEncryption={"KeyId": f"{LAMBDA}:layer:a"}),
+                "KeyId: ",
+                resource("AWS::Kinesis::Stream", StreamEncryption={"KeyId": "alias/mine"}),
+            ),
+            (
+                resource("AWS::CloudWatch::Alarm", AlarmActions=["arn:aws:sns:here:1:told"]),
+                "AlarmActions: 'arn:aws:sns:here:1:told' found (region 'here')",
+                resource("AWS::CloudWatch::Alarm", AlarmActions=[{"Ref": "Told"}]),
+            ),
+            (
+                resource(
+                    "AWS::CloudWatch::CompositeAlarm",
+                    AlarmRule='ALARM("arn:aws:cloudwatch:eu-central-1a:111122223333:alarm:a")',
+                ),
+                "region 'eu-central-1a'",
+                resource("AWS::CloudWatch::CompositeAlarm", AlarmRule='ALARM("a")'),
+            ),
+            (
+                bounded(["arn:", PARTITION, ":iam::111122223333:role/a"]),
+                "PermissionsBoundary: ",
+                bounded(["arn:", PARTITION, ":iam::aws:policy/a"]),
+            ),
+        )
+    ),
+    (
+        "I15",
+        {"It": decrypting("arn:aws:kms:eu-central-1:111122223333:alias/mine")},
+        "kms:Decrypt on the alias",
+        {"It": decrypting("arn:aws:kms:eu-central-1:111122223333:key/mine")},
+    ),
+    (
+        "I15",
+        {"It": decrypting({"Fn::Join": ["", ["arn:", PARTITION, ":kms:", REGION, ":1:alias/a"]]})},
+        "kms:Decrypt on the alias",
+        {"It": decrypting({"Fn::Join": ["", ["arn:", PARTITION, ":kms:", REGION, ":1:key/a"]]})},
+    ),
+    (
+        "K71",
+        {"It": beginning("1700000000")},
+        "which are seconds; milliseconds are 1700000000000",
+        {"It": beginning("1700000000000")},
+    ),
     (
         "R06",
         {"It": job(token="{% $states.context.Execution.Name %}", parameters=ENOUGH)},
@@ -350,9 +430,13 @@ PLANTED = [
     ),
     (
         "A19",
-        {"It": function(Layers=[host("arn:aws:lambda:", REGION, ":1:layer:x:1")])},
+        {"It": function(Layers=[host("arn:aws:lambda:", REGION, ":111122223333:layer:x:1")])},
         "arn:aws:lambda",
-        {"It": function(Layers=[host("arn:", PARTITION, ":lambda:", REGION, ":1:layer:x:1")])},
+        {
+            "It": function(
+                Layers=[host("arn:", PARTITION, ":lambda:", REGION, ":111122223333:layer:x:1")]
+            )
+        },
     ),
     (
         "I05",
@@ -370,7 +454,7 @@ PLANTED = [
 
 
 # Whether these fail depends on the account, on the region, or on what happens later.
-LIKELY = {"L07", "C02", "A13", "A16", "A19"}
+LIKELY = {"K71", "L07", "C02", "A13", "A16", "A19"}
 
 
 def facts(template):
@@ -451,7 +535,7 @@ def test_every_check_has_a_planted_fault():
 )
 def test_what_is_written_for_one_part_of_aws_is_a_fault_in_others(region, suffix, arn):
     hosts = function(Environment=set_to(host("sqs.", REGION, ".amazonaws.com")))
-    arns = function(Layers=[host("arn:aws:lambda:", REGION, ":1:layer:x:1")])
+    arns = function(Layers=[host("arn:aws:lambda:", REGION, ":111122223333:layer:x:1")])
 
     assert facts(a_template(region=region, It=hosts)) == suffix
     assert facts(a_template(region=region, It=arns)) == arn

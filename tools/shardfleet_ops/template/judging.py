@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from shardfleet_ops.template import alarms, functions, machines, spark, stores, whole
+from shardfleet_ops.template import alarms, functions, machines, references, spark, stores, whole
 from shardfleet_ops.template.reading import Template, TemplateFault
 
 CHECKS: tuple[Callable[[Template], Iterator[TemplateFault]], ...] = (
@@ -27,6 +27,9 @@ CHECKS: tuple[Callable[[Template], Iterator[TemplateFault]], ...] = (
     stores.keys_closed_to_logs,
     stores.lease_tables_without_index,
     stores.leaks,
+    references.wrong_references,
+    references.idle_rights,
+    references.unlikely_instants,
     spark.wrong_tokens,
     spark.long_submits,
     spark.too_few_executors,
