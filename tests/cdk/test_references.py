@@ -5,10 +5,16 @@ The table has every such option of every construct; each is given everything tha
 of its kind, and what is right or not known yet.
 """
 
+import re
+from dataclasses import fields
 
 import pytest
 
+from shardfleet.errors import ConfigurationError
+from shardfleet_ops.cli.templates import faults_of
 from shardfleet_ops.template import arns
+from shardfleet_ops.template.judging import judge
+from shardfleet_ops.template.reading import Template
 
 HOME, AWAY, ACCOUNT, OTHER = "eu-central-1", "us-east-1", "111122223333", "999999999999"
 KINDS = {name: each for name, each in vars(arns).items() if isinstance(each, arns.ArnKind)}
@@ -340,3 +346,38 @@ def test_the_key_of_every_store_is_no_alias_and_in_the_stores_region(construct, 
         told = refused(construct, of, option, RIGHT[kind], key=key)
         assert told.startswith(f"Stack/Made: {option}'s encryption_key: '"), told
         assert "the ARN of a KMS key (no alias: a right on an alias gives nothing)" in told
+
+
+# Option: (what is wrong of it, who names it in the template that would have left). cfn-lint knows
+# which resources an action has; nobody but AWS knows what another account's table or bucket is.
+WOULD_LEAVE = {
+    "stream": (RIGHT["STREAM"].replace("stream/", "consumer/"), "cfn-lint I3510"),
+    "handler": (RIGHT["FUNCTION"].replace(HOME, AWAY), "I16"),
+    "tables.failed_topic": (RIGHT["TOPIC"].replace(HOME, AWAY), "I16"),
+    "operations.encryption_key": (f"arn:aws:kms:{HOME}:{ACCOUNT}:alias/mine", "I15"),
+    "operations.permissions_boundary": (f"arn:aws:iam::{ACCOUNT}:role/boundary", "I16"),
+    "monitoring.page": (RIGHT["TOPIC"].replace(HOME, AWAY), "I16"),
+    "monitoring.quiet_while": (RIGHT["ALARM"].replace(HOME, AWAY), "I16"),
+}
+
+
+@pytest.mark.parametrize("option", WOULD_LEAVE)
+def test_what_would_have_left_is_named_in_its_template(construct, monkeypatch, option):
+    from aws_cdk.assertions import Template as Assertions  # noqa: PLC0415
+
+    from shardfleet_cdk import fleet  # noqa: PLC0415
+
+    arn, by = WOULD_LEAVE[option]
+    config = {"on_exhausted": "sns"}
+    assert f"Stack/Made: {option}: " in refused(construct, "fleet", option, arn, config=config)
+
+    monkeypatch.setattr(fleet, "refuse_wrong_references", lambda *_: None)
+    made = construct("fleet", option, arn, config=config)
+    body = Assertions.from_stack(made.stream.stack).to_json()
+    if by.startswith("cfn-lint"):
+        resources = body["Resources"]
+        body = {"Resources": {k: v for k, v in resources.items() if "ManagerRole" in k}}
+    template = Template(name="Stack", body=body, size=1, region=HOME)
+    named = faults_of(template) if by.startswith("cfn-lint") else judge(template)
+
+    assert by in {fault.fact for fault in named}

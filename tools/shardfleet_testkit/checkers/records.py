@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shardfleet.domain.delivery.attempts import POLICIES
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.engine.state.kinds import NOTE
+from shardfleet.engine.state.kinds import NOTE, SLOT
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import CrashCharged, RecordSkipped
 from shardfleet.events.worker import LeaseLost
