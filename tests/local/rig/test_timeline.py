@@ -1,8 +1,14 @@
 """Lag and throughput of each shard over time, and the live counts."""
 
+import io
+
+from rich.console import Console
+
 from shardfleet_local.rig.charts import TimeAxis, shard_series
+from shardfleet_local.rig.incidents import FleetDisturbance
+from shardfleet_local.rig.live import Display, RunSnapshot
 from shardfleet_local.rig.verdict import Deliveries
-from tests.local.rig.builders import BEGAN_MS, a_line, a_sent, shard_id
+from tests.local.rig.builders import BEGAN_MS, a_lease, a_line, a_sent, a_shard, shard_id
 
 
 def series(sent, handled, *, seconds=6):
@@ -45,3 +51,25 @@ def test_a_record_counts_once_whichever_side_of_it_comes_first():
     assert deliveries.lag_ms(shard_id(0), now_ms=BEGAN_MS + 700) == 700
     deliveries.note_handled([a_line(second)])
     assert deliveries.lag_ms(shard_id(0), now_ms=BEGAN_MS + 900) == 0
+
+
+def test_a_terminal_shows_each_shard_with_its_lease_if_there_is_one():
+    shown = io.StringIO()
+    display = Display(Console(file=shown, force_terminal=True, width=120, highlight=False))
+    snapshot = RunSnapshot(
+        total=2,
+        elapsed_ms=65_000,
+        now_ms=BEGAN_MS + 9_000,
+        deliveries=Deliveries.of([a_sent(1)], []),
+        shards=[a_shard(0), a_shard(1)],
+        leases={shard_id(0): a_lease(0)},
+        workers=1,
+        dice=None,
+    )
+
+    with display.watching(BEGAN_MS):
+        display.happened(FleetDisturbance(at_ms=BEGAN_MS, kind="split", text="split of shard 0"))
+        display.update(snapshot)
+
+    for text in ("1:05  0 of 2 handled, 1 sent", "9 s", "s0001", "(no lease)", "split of shard 0"):
+        assert text in shown.getvalue()

@@ -70,7 +70,7 @@ class RunSnapshot:
 
     def table(self) -> Table:
         """Return the shards as a table."""
-        table = Table("shard", "", "owner", title=self.line(), title_justify="left")
+        table = Table("shard", "", "owner")
         for heading in ("counter", "checkpoint", "handled", "lag"):
             table.add_column(heading, justify="right")
         for shard in self.shards:
@@ -127,7 +127,7 @@ class Display:
     def update(self, snapshot: RunSnapshot) -> None:
         """Show the run as it is now."""
         if self._live is not None:
-            self._live.update(Group(snapshot.table(), *self._happenings))
+            self._live.update(Group(snapshot.line(), snapshot.table(), *self._happenings))
         elif snapshot.elapsed_ms >= self._next_line_ms:
             self._next_line_ms = snapshot.elapsed_ms + PLAIN_EVERY_MS
             self.say(snapshot.line())
