@@ -11,5 +11,10 @@ The rig: one idea, a fleet that is deployed, fed, disturbed and judged; demo and
     outcome.py     what came of it, as `result.json`; report.py and charts.py, for a person
     spark_part.py  the same stream through Spark
 
+One of each, whoever runs it: one feed, one ledger (in a file or a bucket), one match of what was
+sent with what was handled, one list of what was done, one loop that looks (waiting.py). Demo and
+chaos differ in their options alone; the room `acceptance` does with the same parts what has to be
+done in an account, step by step; the room `own` runs a user's handler on them.
+
 Tests use these too: feed a `running_fleet`, do something to it, and ask for the `verdict`.
 """
