@@ -45,15 +45,6 @@ LOG = logging.getLogger(__name__)
 _NOTHING = Advanced(family=Family({}, {}), busy=frozenset())
 
 
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    """What Spark asks for: the batch that follows an offset, within its read limits."""
-
-    start: dict[str, Any]
-    records: int
-    total_bytes: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSettings:
     """
@@ -140,8 +131,8 @@ class SourceDriver:
         self._last: dict[str, Any] | None = None
         self._after: tuple[str, Advanced] = ("", _NOTHING)
         self._behind: dict[str, Any] = {}
-        # What was asked last, if there was nothing then; and where the shards stood.
-        self._in_vain: _Ask | None = None
+        # What was asked last, offset and limits, if there was nothing then; and where shards stood.
+        self._in_vain: tuple[dict[str, Any], int, int] | None = None
         self._idle = _NOTHING
         self._discovery = Discovery(
             ports,
@@ -190,7 +181,7 @@ class SourceDriver:
         """
         self._rhythm.asked(self._ports.clock.monotonic_ms())
         known = start or self._last or await self.initial()
-        ask = _Ask(known, records, total_bytes)
+        ask = (known, records, total_bytes)
         self.is_rested = self._in_vain == ask and self._may_rest()
         if self.is_rested:
             return known
@@ -203,7 +194,7 @@ class SourceDriver:
         after = self._admitted(token, after)
         # Spark asks for the next batch when the one before is in its commit log.
         self.standing = self._standing(token, after.family)
-        limits = self._limits(ask)
+        limits = self._limits(records, total_bytes)
         now_ms = self._ports.clock.now_ms()
         planned = await self._plan(token, after, limits)
         if planned is None:
@@ -341,13 +332,13 @@ class SourceDriver:
 
     # --- deciding
 
-    def _limits(self, ask: _Ask) -> BatchLimits:
+    def _limits(self, records: int, total_bytes: int) -> BatchLimits:
         """Return the limits of a batch: Spark's before the options'."""
         limits = self._settings.limits
         return replace(
             limits,
-            records=ask.records or limits.records,
-            total_bytes=ask.total_bytes or limits.total_bytes,
+            records=records or limits.records,
+            total_bytes=total_bytes or limits.total_bytes,
             fetch_ms=self._rhythm.fetch_ms if limits.fetch_ms is None else limits.fetch_ms,
         )
 
