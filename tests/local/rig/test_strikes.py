@@ -123,7 +123,7 @@ def test_a_scenario_of_strikes_passes_over_what_is_not_there_and_leaves_nothing_
     maker = Troublemaker(Fleet(workers=range(50)), clock=StepClock(), seed=3)
     strikes = [Incident(at=n / 60, kind=STRIKE, once=True) for n in range(60)]
 
-    asyncio.run(maker.run(strikes, duration_ms=600_000))
+    asyncio.run(maker.run(strikes, duration_ms=1_000))
     asyncio.run(Troublemaker(Fleet(), clock=StepClock(), seed=3).run(strikes, duration_ms=1))
 
     stopped = sorted(pid for pid, number in signals if number == signal.SIGSTOP)
