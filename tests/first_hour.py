@@ -8,7 +8,6 @@ pipeline. Packages come from the index that uv knows, at the lock's versions.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -60,6 +59,18 @@ with EmbeddedAws() as aws:
     waiter.wait(StackName="Plain", WaiterConfig={"Delay": 1})
     environment = os.environ | aws.environment()
     sys.exit(subprocess.run(["bash", "-ex", sys.argv[1]], env=environment).returncode)
+"""
+
+# A producer of one's own: README's records into the stream.
+PRODUCED = """
+import asyncio, json, pathlib
+from shardfleet.producer import OutgoingRecord, open_producer
+async def main():
+    lines = pathlib.Path("clicks.jsonl").read_text("utf-8").splitlines()
+    records = [OutgoingRecord(json.loads(line)["visitor"], line.encode()) for line in lines]
+    async with open_producer("clicks") as producer:
+        assert len(await producer.send(records)) == len(lines)
+asyncio.run(main())
 """
 
 
@@ -119,6 +130,7 @@ def asked_of(fleet):
 
 def local(newcomer):
     """Run the handler, the test of it, and a stack of two fleets."""
+    newcomer.run("shardfleet", "--help")
     newcomer.paste("shardfleet local run")
     newcomer.paste("pytest")
     app = newcomer.folder / "app.py"
@@ -161,11 +173,7 @@ def spark(newcomer):
         kinesis = aws.client("kinesis")
         kinesis.create_stream(StreamName="clicks", ShardCount=SHARDS)
         kinesis.get_waiter("stream_exists").wait(StreamName="clicks", WaiterConfig={"Delay": 1})
-        lines = (newcomer.folder / "clicks.jsonl").read_text("utf-8").splitlines()
-        entries = [
-            {"Data": line.encode(), "PartitionKey": json.loads(line)["visitor"]} for line in lines
-        ]
-        kinesis.put_records(StreamName="clicks", Records=entries)
+        newcomer.run("python", "-c", PRODUCED, **aws.environment())
         newcomer.paste("shardfleet pipeline run --batch", **aws.environment())
     assert list((newcomer.folder / "build/views").glob("*.parquet")), "no file was written"
 
