@@ -74,6 +74,7 @@ ARROWS = {
         (
             *("config", "errors", "faces", "domain.cost.estimate", "domain.cost.prices"),
             *("domain.delivery.attempts", "domain.delivery.contract", "domain.delivery.hooks"),
+            "domain.instants",
         ),
         # What AWS allows is one table for the construct and for who judges a template.
         ("aws_cdk", "constructs", "cdk_nag", "jsii", "shardfleet_ops.template"),

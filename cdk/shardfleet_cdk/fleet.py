@@ -130,22 +130,17 @@ class ShardFleet(Construct):
         super().__init__(scope, construct_id)
         worker = worker or WorkerOptions()
         manager = manager or ManagerOptions()
-        operations = operations or Operations()
+        operations, tables = operations or Operations(), tables or FleetTables()
         self.stream = stream
         self.worker_options = worker
         self._sdk_services = sdk_services
         try:
             self._handler_function = function_of(handler)
-            self._refuse_references(
-                worker=worker,
-                tables=tables or FleetTables(),
-                operations=operations,
-                monitoring=monitoring,
-            )
+            self._refuse_references(worker, told=monitoring, tables=tables, operations=operations)
             named = options_of(config, experts)
             options = config_for(self._handler_function, named, worker=worker)
             self._platform = lambda_platform(runtime, architecture)
-            self._make_stores(options, tables or FleetTables(), operations=operations)
+            self._make_stores(options, tables, operations=operations)
             self.config = self._configure(options, handler, name=fleet_name(self, name))
             times = {"worker_timeout_s": worker.timeout_s, "manager_timeout_s": manager.timeout_s}
             check_times(self.config, **times)
@@ -167,13 +162,14 @@ class ShardFleet(Construct):
 
     def _refuse_references(
         self,
-        *,
         worker: WorkerOptions,
+        *,
+        told: MonitoringOptions | bool,
         tables: FleetTables,
         operations: Operations,
-        monitoring: MonitoringOptions | bool,
     ) -> None:
-        told = monitoring if isinstance(monitoring, MonitoringOptions) else MonitoringOptions()
+        if not isinstance(told, MonitoringOptions):
+            told = MonitoringOptions()
         refuse_wrong_references(
             self,
             [

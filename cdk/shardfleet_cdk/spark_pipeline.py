@@ -110,7 +110,9 @@ class SparkPipeline(Construct):
         work, spark = work or PipelineWork(), spark or SparkOptions()
         buckets, operations = buckets or SparkBuckets(), operations or Operations()
         self._refuse_contradictions(sink, code=code, work=work)
-        self._refuse_references(source, sink, buckets, alarms or SparkAlarms(), operations)
+        self._refuse_references(
+            source, sink, buckets=buckets, alarms=alarms or SparkAlarms(), operations=operations
+        )
         if operations.encryption_key:
             let_logs_use(operations.encryption_key)
         self.work_bucket = buckets.work or self._new_bucket(operations)
@@ -158,6 +160,7 @@ class SparkPipeline(Construct):
         self,
         source: kinesis.IStream,
         sink: kinesis.IStream | None,
+        *,
         buckets: SparkBuckets,
         alarms: SparkAlarms,
         operations: Operations,

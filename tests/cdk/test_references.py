@@ -109,8 +109,7 @@ def imports():
     from aws_cdk import aws_sqs as sqs  # noqa: PLC0415
 
     def key(scope, name, arn):
-        alias = arn.partition(":alias/")[2]
-        if alias:
+        if alias := arn.partition(":alias/")[2]:
             return kms.Alias.from_alias_name(scope, name, f"alias/{alias}")
         return kms.Key.from_key_arn(scope, name, arn)
 

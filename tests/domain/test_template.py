@@ -1,4 +1,8 @@
-"""What templates can break: each fact has a planted fault that is named, and a twin without it."""
+"""
+What templates can break: each fact has a planted fault that is named, and a twin without it.
+
+Long, and one idea: the facts are one table, and the way to plant a fault is the same for all.
+"""
 
 import json
 import re
