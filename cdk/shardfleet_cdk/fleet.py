@@ -147,8 +147,7 @@ class ShardFleet(Construct):
             begin_ms, now_ms = self.config.initial_timestamp_ms, round(time.time() * 1_000)
             refuse_future("initial_timestamp_ms", begin_ms, now_ms=now_ms)
         except ConfigurationError as error:
-            message = f"{self.node.path}: {error}"
-            raise ConfigurationError(message) from error
+            raise ConfigurationError(f"{self.node.path}: {error}") from error
         self._tell_cost(worker, manager)
         self._tell_of_concurrency()
         self._make_functions(handler, worker=worker, manager=manager, operations=operations)
