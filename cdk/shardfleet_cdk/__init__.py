@@ -9,15 +9,16 @@ is none.
 
 from importlib.util import find_spec
 
-from shardfleet.faces import ExtraMissing
 from shardfleet_cdk.node import let_node_end_first, require_node
+
+# ruff: noqa: E402 - Node must be found before aws_cdk is imported, which starts it.
+require_node()
+from shardfleet.faces import ExtraMissing
 
 if find_spec("aws_cdk") is None:
     raise ExtraMissing(__name__, "aws_cdk", "cdk")
-require_node()
 let_node_end_first()
 
-# ruff: noqa: E402 - Node must be found before aws_cdk is imported, which starts it.
 from shardfleet_cdk.fleet import ShardFleet
 from shardfleet_cdk.fleet_options import ExpertOptions, FleetOptions
 from shardfleet_cdk.handler_code import HandlerCode

@@ -136,7 +136,7 @@ class GoesOn(AtTheHorizon):
 
     def told(self):
         """Return plan numbers and what was stated as lost of that plan, in Spark's progress."""
-        stats = [json.loads(end)["stats"] for end in self.offsets] + [self.last.report()]
+        stats = [json.loads(end)["stats"] for end in self.offsets] + [self.final]
         return {(each["plan"], text) for each in stats for text in each.get("lost", ())}
 
     def silently_lost(self):
@@ -168,6 +168,7 @@ def run(seeds, *, steps=8, kind=AtTheHorizon):
         query = kind(seed)
         await query.live(steps=steps)
         if query.may_lose:
+            query.final = query.last.report()
             query.reported = " ".join(text for _, text in query.told())
         return query
 
