@@ -44,7 +44,7 @@ from shardfleet_cdk.synthesis import NO_BUNDLING, add_checks, project_context, s
 from tests.cdk.templates import FOREIGN_STREAM
 
 # Where the judge asks whether a fleet with everything can be deployed: one region a partition.
-REGIONS = ("eu-central-1", "cn-north-1", "us-gov-west-1")
+REGIONS = {"eu-central-1": "aws", "cn-north-1": "aws-cn", "us-gov-west-1": "aws-us-gov"}
 
 
 def synthesize_all(outdir, *, plain, packed):
@@ -201,14 +201,14 @@ def watching(stack, key):
         name: sns.Topic(stack, name, master_key=key, enforce_ssl=True)
         for name in ("Pager", "Notices")
     }
+    region = stack.region if stack.region in REGIONS else "eu-central-1"
+    deploying = f"arn:{REGIONS[region]}:cloudwatch:{region}:111122223333:alarm:deploying"
     return MonitoringOptions(
         page=[topics["Pager"]],
         notice=[topics["Notices"]],
         retention_hours=168,
         runbook="https://example.org/runbook",
-        quiet_while=cw.Alarm.from_alarm_arn(
-            stack, "Deploying", "arn:aws:cloudwatch:eu-central-1:111122223333:alarm:deploying"
-        ),
+        quiet_while=cw.Alarm.from_alarm_arn(stack, "Deploying", deploying),
         alarms={
             "lag": AlarmSetting(threshold=60_000, datapoints=2, periods=4, level=AlarmLevel.PAGE),
             "hot_shard": None,
