@@ -220,7 +220,8 @@ def test_what_concerns_the_whole_fleet_is_done_over_a_pause_that_cannot_be_read(
 
     assert application.run([command, *arguments]) == 0
 
-    assert (("pause", "fleet") in fleet.documents()) == (command == "drain")
+    item = fleet.state.get_item(Key={"kind": "pause", "id": "fleet"})["Item"]
+    assert bool(item["body"]["fleet"]) == (command == "drain")
 
 
 @pytest.mark.parametrize("damage", ITEMS)

@@ -184,12 +184,3 @@ def test_two_people_who_pause_at_once_both_do(conflicts):
         assert len((await PauseRecord(world.state).read()).leases) == conflicts + 1
 
     in_world(scenario)
-
-
-def test_when_nothing_is_paused_any_more_the_document_is_gone():
-    async def scenario(world):
-        await pause(world, 0)
-        await PauseRecord(world.state).change(lambda pauses: pauses.without_leases([key(0)]))
-        assert ("pause", "fleet") not in world.state.documents
-
-    in_world(scenario)

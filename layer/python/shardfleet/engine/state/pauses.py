@@ -60,7 +60,10 @@ class PauseRecord:
         self, change: Callable[[Pauses], Pauses], *, whatever_was: bool = False
     ) -> Pauses:
         """
-        Apply a pure change, again until the write goes through; nothing paused is no document.
+        Apply a pure change, again until the write goes through.
+
+        A document that says that nothing is paused is kept: a copy of the write that made it, which
+        lands once more, would pause again what a person has resumed, if there were none.
 
         Args:
             change: what is paused to what is to be.
@@ -86,15 +89,10 @@ class PauseRecord:
             if wanted == current:
                 return current
             with suppress(OutcomeUnknown):
-                if wanted != _NOTHING:
-                    body = msgspec.to_builtins(wanted)
-                    del body["is_unknown"]
-                    written = await self._store.write(PAUSE, FLEET, body, expected_version=version)
-                    if isinstance(written, Written):
-                        return wanted
-                elif version is not None and await self._store.delete(
-                    PAUSE, FLEET, expected_version=version
-                ):
+                body = msgspec.to_builtins(wanted)
+                del body["is_unknown"]
+                written = await self._store.write(PAUSE, FLEET, body, expected_version=version)
+                if isinstance(written, Written):
                     return wanted
         raise ProtocolError(
             f"{PAUSE} {FLEET}: not written in {_ROUNDS_MOST} rounds of compare-and-set"
