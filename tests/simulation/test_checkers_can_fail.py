@@ -251,12 +251,14 @@ def test_an_alarm_about_nothing_is_found():
 
 @pytest.mark.parametrize(("was_harmed", "violations"), [(False, 1), (True, 0)])
 def test_an_alarm_about_nothing_is_found_after_others_were_lost(was_harmed, violations):
-    """Who was killed may have read further than it has noted."""
+    """Who was killed may have read further than it has noted, whatever a person counts (418)."""
     checker, found = planted(checkers.AlarmsAreTrue)
-    reader = Somebody()
+    reader, person = Somebody(), Somebody()
     reader.faults = [(0, "killed")] if was_harmed else []
+    person.name, person.worker_id = "operator#2", ""
 
     checker.read_begun(1, reader, "shard-0")
+    checker.read_begun(1, person, "shard-0")
     checker.ledger.open_shard("shard-0", ())
     checker.ledger.trim(2, before_ms=2)
     checker.told(3, Somebody(), PositionLost(lease_key="shard-0", done="7", policy="stop"))

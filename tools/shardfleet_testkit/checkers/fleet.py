@@ -10,7 +10,13 @@ from shardfleet.events.base import Event
 from shardfleet.events.delivery import PositionLost, PositionOutlived
 from shardfleet.events.manager import LeaseAssigned
 from shardfleet.events.worker import ShardExpired, TurnFailed
-from shardfleet_testkit.checkers.checker import Checker, LeaseWrite, Suspect, Window
+from shardfleet_testkit.checkers.checker import (
+    Checker,
+    LeaseWrite,
+    Suspect,
+    Window,
+    is_operator,
+)
 from shardfleet_testkit.checkers.ledger import SourceRecord
 
 _HOUR_MS = 3_600_000
@@ -114,9 +120,9 @@ class AlarmsAreTrue(Checker):
         self._set_back: dict[str, ExtendedSequenceNumber] = {}
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
-        """Remember who read a shard last before records were trimmed."""
+        """Remember who read a shard last before the trimming; a person's count notes no tip."""
         del at_ms
-        if self.ledger.trimmed_ms is None:
+        if self.ledger.trimmed_ms is None and not is_operator(by):
             self._readers[shard_id] = by
 
     def lease_written(self, write: LeaseWrite) -> None:
