@@ -9,10 +9,10 @@ import pytest
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import TurnOutcome, announce_assignment, ask_to_drain
-from shardfleet.errors import StaleEpoch
+from shardfleet.errors import StaleEpoch, Throttled
 from shardfleet.events.delivery import BatchFailed, ConsumerFailed, ShardStopped
 from shardfleet.events.worker import LeaseLost
-from shardfleet_testkit.clock import run_virtual
+from shardfleet_testkit.clock import VirtualClock, run_virtual
 from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.test_lanes import apart
 from tests.engine.worker_side.worker_kit import OTHER, World, a_lease, key
@@ -282,6 +282,47 @@ def test_stopping_that_hangs_ends_the_process_in_time_and_loses_nothing():
         assert life.files == [[1, 2, 3, 4]]
 
     in_life(scenario, buffers=True)
+
+
+class StandingClock(VirtualClock):
+    """A monotonic clock that leaves out some of the time, as one may that stood still."""
+
+    stood_ms = 0
+
+    def now_ms(self):
+        return self.start_ms + super().monotonic_ms()
+
+    def monotonic_ms(self):
+        return super().monotonic_ms() - self.stood_ms
+
+
+def test_no_object_is_told_anything_once_the_process_is_about_to_end():
+    """Seed 200: the clock said that there was time for a call, and the turn had ended (H10)."""
+
+    async def scenario(world, life):
+        world.clock = StandingClock()
+        read, ends_ms = world.state.read, 57_000 + 2_000
+
+        async def stands_still(_):
+            asyncio.get_running_loop().stall(50)
+            world.clock.stood_ms = 50_000
+
+        async def last_read_is_slow(kind, name):
+            if kind == "slot" and asyncio.get_running_loop().virtual_ms == ends_ms:
+                await asyncio.sleep(4)
+            return await read(kind, name)
+
+        def refused_to_the_end(change):
+            if 50_000 <= asyncio.get_running_loop().virtual_ms < ends_ms:
+                raise Throttled(change.lease_key)
+
+        life.act[Hook.STARTED] = stands_still
+        world.state.read, world.leases.before = last_read_is_slow, refused_to_the_end
+        assert await world.turn_that_may_die(turn_ms=60_000) is None
+        assert "still running: shard" in str(world.deaths)
+        assert life.of() == ["started"]
+
+    in_life(scenario, max_retry_ms=500)
 
 
 def test_a_fault_of_the_worker_s_own_stops_the_object_and_starts_another():

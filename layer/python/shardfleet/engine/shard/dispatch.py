@@ -97,6 +97,7 @@ class Dispatcher:
         self._running = 0
         self._has_noted = False
         self._is_over = False
+        self._last_halts: list[Halt] = []
         self._round = 0
         self._rounds_served: dict[str, int] = {}
         self._at_once = config.calls_at_once
@@ -182,9 +183,19 @@ class Dispatcher:
             deadline_ms=self._clock.now_ms() + self._timeout_ms,
         )
 
+    def end(self) -> None:
+        """Begin no call any more, whatever the clock says: the process ends (H21)."""
+        self._is_over = True
+        for halt in self._last_halts:
+            halt.set()
+
     def _out_of_time(self) -> Halt:
         """Return a halt for when no call can be begun any more."""
-        return self._halt_at(self._calls_end_ms - self._timeout_ms)
+        halt = self._halt_at(self._calls_end_ms - self._timeout_ms)
+        self._last_halts.append(halt)
+        if self._is_over:
+            halt.set()
+        return halt
 
     def _halt_at(self, at_ms: int) -> Halt:
         halt = Halt()
@@ -254,7 +265,7 @@ class Dispatcher:
 
     async def _timed_out(self, held: HeldLease, call: NotedCall) -> HandlerTimedOut:
         """Begin no more calls, leave this one noted, and return what ends the process."""
-        self._is_over = True
+        self.end()
         if call.kind.is_noted:
             with suppress(Throttled, OutcomeUnknown):
                 await self._ports.notes.begin(held.lease_key, call)

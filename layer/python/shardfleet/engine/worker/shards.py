@@ -182,6 +182,11 @@ class ShardWork:
         for held in self.checkpointer.held:
             held.halt.set()
 
+    def end_calls(self) -> None:
+        """Begin no call of user code any more: the process ends."""
+        if self._consumer_ports is not None:
+            self._consumer_ports.delivery.dispatcher.end()
+
     def consume_all(self, tasks: TurnTasks, hard: Halt) -> None:
         """Start a consumer for each held lease that has none; ``hard`` is the last moment."""
         if self._consumer_ports is None or self._is_halted:

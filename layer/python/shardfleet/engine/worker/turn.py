@@ -342,6 +342,7 @@ class WorkerTurn:
 
     async def _abandon(self) -> Never:
         """End the process: something still runs that must not outlive the turn (H10)."""
+        self._work.end_calls()
         with suppress(StaleEpoch):
             await self._work.checkpointer.flush_all()
         running = [*self._work_tasks.names, *self._watch_tasks.names, *self._renew_tasks.names]
