@@ -33,8 +33,7 @@ def begun(checker, by, *, at_ms=0):
 
 
 def came_back(checker, by, *, at_ms):
-    checker.call_over(by, KEY, call=1)
-    checker.batch_done(at_ms, by, KEY, done=(), call=1)
+    checker.call_over(at_ms, by, KEY, call=1)
 
 
 @pytest.mark.parametrize(

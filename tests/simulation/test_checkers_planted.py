@@ -614,7 +614,7 @@ def test_a_death_is_charged_only_to_a_call_that_did_not_return(begins, is_over, 
     if begins:
         checker.call_begun(CallBegun(at_ms=0, by=by, shard_id=KEY, call=1))
     if is_over:
-        checker.call_over(by, KEY, call=1)
+        checker.call_over(1, by, KEY, call=1)
     charge = {"call": "records", "first": "7:0", "count": 3, "crashes": 1}
     checker.told(2, ME, CrashCharged(lease_key=KEY, **charge))
 
@@ -628,8 +628,7 @@ def test_a_call_that_came_back_is_charged_if_the_table_would_not_hear_of_it(ever
 
     notes(checker, by)
     checker.call_begun(CallBegun(at_ms=0, by=by, shard_id=KEY, call=1))
-    checker.call_over(by, KEY, call=1)
-    checker.batch_done(1_000, by, KEY, done=(), call=1)
+    checker.call_over(1_000, by, KEY, call=1)
     by.faults = [(at_ms, "throttled") for at_ms in range(1_000 + every_ms, 30_000, every_ms)]
     by.faults.append((31_000, "process ended"))
     charge = {"call": "records", "first": "7:0", "count": 3, "crashes": 1}
@@ -675,7 +674,7 @@ def test_two_calls_at_once_of_one_key_or_beyond_the_lanes_are_found(
         call = CallBegun(at_ms=number, by=ME, shard_id=KEY, call=number, keys=frozenset(name))
         checker.call_begun(call)
         if is_over:
-            checker.call_over(ME, KEY, call=number)
+            checker.call_over(number, ME, KEY, call=number)
     assert len(found) == violations
 
 

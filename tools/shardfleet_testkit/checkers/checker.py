@@ -264,7 +264,7 @@ class Checker:
     def record_kept(self, at_ms: int, by: Suspect, entry: SourceRecord, *, attempts: int) -> None:
         """See a record that was given up after so many attempts, and kept elsewhere."""
 
-    def call_over(self, by: Suspect, shard_id: str, *, call: int) -> None:
+    def call_over(self, at_ms: int, by: Suspect, shard_id: str, *, call: int) -> None:
         """See a handler call come back, however it went; none does behind its time-out."""
 
     def batch_failed(self, at_ms: int, by: Suspect, shard_id: str, *, call: int = 0) -> None:

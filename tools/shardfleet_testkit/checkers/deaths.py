@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardfleet.domain.delivery.hooks import Hook
-from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.state.kinds import NOTE
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import CrashCharged, RecordSkipped, ShardStopped
@@ -100,26 +98,9 @@ class InnocentsAreNotCharged(Checker):
             self._of(by, shard_id).begun.pop(call, None)
             self._came_back(at_ms, by, shard_id)
 
-    def call_over(self, by: Suspect, shard_id: str, *, call: int) -> None:
+    def call_over(self, at_ms: int, by: Suspect, shard_id: str, *, call: int) -> None:
         """See a call come back."""
         self._of(by, shard_id).begun.pop(str(call), None)
-
-    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str, *, call: int = 0) -> None:
-        """See when a call came back."""
-        del call
-        self._came_back(at_ms, by, shard_id)
-
-    def batch_done(
-        self,
-        at_ms: int,
-        by: Suspect,
-        shard_id: str,
-        *,
-        done: Sequence[ExtendedSequenceNumber],
-        call: int = 0,
-    ) -> None:
-        """See when a call came back."""
-        del done, call
         self._came_back(at_ms, by, shard_id)
 
     def _came_back(self, at_ms: int, by: Suspect, shard_id: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardfleet.domain.delivery.attempts import POLICIES
-from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.state.kinds import NOTE, SLOT
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import CrashCharged, RecordSkipped
@@ -151,8 +150,9 @@ class KeysNeverOverlap(Checker):
             self.found(call.at_ms, call.shard_id, text)
         running[call.call] = call.keys
 
-    def call_over(self, by: Suspect, shard_id: str, *, call: int) -> None:
+    def call_over(self, at_ms: int, by: Suspect, shard_id: str, *, call: int) -> None:
         """See a call come back."""
+        del at_ms
         self._calls[by.name, shard_id].pop(call, None)
 
 
@@ -323,34 +323,12 @@ class OnlyTheGuiltyGivenUp(Checker):
         if note is not None and note.by.name == call.by.name:
             note.began = note.runs = True
 
-    def call_over(self, by: Suspect, shard_id: str, *, call: int) -> None:
+    def call_over(self, at_ms: int, by: Suspect, shard_id: str, *, call: int) -> None:
         """See it come back."""
         self._running.discard((by.name, shard_id, call))
         note = self._open.get(shard_id)
         if note is not None and note.by.name == by.name:
             note.runs = self._runs(by, shard_id)
-
-    def batch_failed(self, at_ms: int, by: Suspect, shard_id: str, *, call: int = 0) -> None:
-        """See when it came back."""
-        del call
-        self._came_back(at_ms, by, shard_id)
-
-    def batch_done(
-        self,
-        at_ms: int,
-        by: Suspect,
-        shard_id: str,
-        *,
-        done: Sequence[ExtendedSequenceNumber],
-        call: int = 0,
-    ) -> None:
-        """See when it came back."""
-        del done, call
-        self._came_back(at_ms, by, shard_id)
-
-    def _came_back(self, at_ms: int, by: Suspect, shard_id: str) -> None:
-        note = self._open.get(shard_id)
-        if note is not None and note.by.name == by.name:
             note.over_ms = at_ms
 
     def _runs(self, by: Suspect, shard_id: str) -> bool:

@@ -143,7 +143,7 @@ class UserHandler:
         around, actor, now_ms = self._around, self._actor, self._around.now_ms
         if batch and not result.timed_out:  # That one never comes back.
             for over in around.seers["call_over"]:
-                over(actor, batch.shard_id, call=number)
+                over(now_ms, actor, batch.shard_id, call=number)
         elif not batch and not result.timed_out:
             self._tell_bare(batch, begins=False)
         if result.error is not None:
