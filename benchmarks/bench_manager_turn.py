@@ -19,10 +19,10 @@ import statistics
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import side_by_side
+from msgspec.structs import replace
 from side_by_side import Figures
 
 from shardfleet.adapters.dynamodb.items import item_from_fields

@@ -18,10 +18,11 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import side_by_side
+from msgspec.structs import replace
 from side_by_side import Figures
 
 from shardfleet.domain.balance.by_count import (

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "layer/python/shardfleet"
 PYTHON_FOLDERS = ("layer/python", "functions", "cdk", "spark", "tools", "tests", "benchmarks")
 
-PURE = ("domain", "records", "events", "errors", "config", "faces", "foreign", "values")
+PURE = ("domain", "records", "events", "errors", "config", "faces", "foreign")
 SDK = ("boto3", "botocore", "aws_lambda_powertools")
 PURE_OPS = tuple(
     f"shardfleet_ops.{room}" for room in ("explain", "migrate", "positions", "template")
@@ -28,10 +28,9 @@ PURE_OPS = tuple(
 # Package -> (what it may import of shardfleet, what it may import from outside the standard
 # library). "" is the public surface, `import shardfleet`; None means anything.
 ARROWS = {
-    **dict.fromkeys(PURE, (PURE, ())),
-    "": (PURE, ()),
-    # Records are msgspec structures: there are thousands in a page.
-    "records": (PURE, ("msgspec",)),
+    # Values are msgspec's structures: they are made in half the time, and compared in a seventh.
+    **dict.fromkeys(PURE, (PURE, ("msgspec",))),
+    "": (PURE, ("msgspec",)),
     "kpl": ((*PURE, "kpl"), ("google.protobuf", "msgspec")),
     "engine": ((*PURE, "kpl", "engine"), ("msgspec",)),
     # msgspec and pybase64 decode what the wire brings.
@@ -44,9 +43,9 @@ ARROWS = {
         (*PURE, "kpl", "engine", "adapters", "producer"),
         (*SDK, "google.protobuf", "msgspec"),
     ),
-    "runtime": (("", *PURE, "kpl", "engine", "adapters", "runtime"), SDK),
+    "runtime": (("", *PURE, "kpl", "engine", "adapters", "runtime"), (*SDK, "msgspec")),
     # What a command decides is as pure as the domain, and what it does goes through ports.
-    **dict.fromkeys(PURE_OPS, (PURE, PURE_OPS)),
+    **dict.fromkeys(PURE_OPS, (PURE, ("msgspec", *PURE_OPS))),
     "shardfleet_ops.operate": (
         (*PURE, "kpl", "engine"),
         ("msgspec", *PURE_OPS, "shardfleet_ops.operate"),
@@ -64,7 +63,7 @@ ARROWS = {
             *("adapters.http.answers", "adapters.http.json_service"),
         ),
         (
-            *("botocore", "pytest", "hypothesis"),
+            *("botocore", "msgspec", "pytest", "hypothesis"),
             *("shardfleet_testkit", "shardfleet_ops.operate", "shardfleet_ops.positions"),
         ),
     ),
@@ -77,7 +76,7 @@ ARROWS = {
             "domain.instants",
         ),
         # What AWS allows is one table for the construct and for who judges a template.
-        ("aws_cdk", "constructs", "cdk_nag", "jsii", "shardfleet_ops.template"),
+        ("aws_cdk", "constructs", "cdk_nag", "jsii", "msgspec", "shardfleet_ops.template"),
     ),
     "spark": (
         ("", *PURE, "kpl", "adapters", "engine.ports", "producer"),

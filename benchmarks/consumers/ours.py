@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from dataclasses import replace
 from functools import cache
 
+from msgspec.structs import replace
 from protocol import Task, serve
 
 from shardfleet import Batch

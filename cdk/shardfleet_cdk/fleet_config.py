@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_stepfunctions as sfn
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.instants import instant_ms

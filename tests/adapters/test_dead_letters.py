@@ -3,12 +3,12 @@
 import asyncio
 import json
 import uuid
-from dataclasses import replace
 
 import pytest
 from aws_lambda_powertools.utilities.data_classes import KinesisStreamEvent
 from aws_lambda_powertools.utilities.parser.models import KinesisDataStreamModel
 from botocore.stub import Stubber
+from msgspec.structs import replace
 
 from shardfleet.adapters.dead_letters import (
     SQS_BYTES_MOST,

@@ -1,11 +1,11 @@
 """What a lease table may hold beside good leases (protocol.md §8 row 19), and large tables."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shardfleet.adapters.dynamodb import items
 from shardfleet.adapters.dynamodb.items import is_foreign, item_from_fields, lease_from_item

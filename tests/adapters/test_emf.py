@@ -3,9 +3,9 @@
 import io
 import json
 import threading
-from dataclasses import fields, replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.adapters.telemetry import metrics as measured
 from shardfleet.adapters.telemetry.emf import FLUSH_MS, EmfEventSink, Telling
@@ -14,7 +14,6 @@ from shardfleet.events.base import Event, LeaseEvent, Level
 from shardfleet.events.delivery import BatchFailed, BatchHandled, ReadDelayed, RecordsFiltered
 from shardfleet.events.manager import LeaseAssigned, ManagerTurnDone, ManagerTurnFailed
 from shardfleet.events.worker import SlotDelayed, TurnBegun, TurnEnded, TurnEnding, WorkerBeat
-from shardfleet.values import dataclass
 from tests.event_kinds import event_kinds
 
 TURN = ManagerTurnDone(
@@ -293,7 +292,7 @@ def test_a_text_in_an_event_forges_no_line_and_no_metric(sink, out):
 def test_no_event_has_a_field_for_a_payload_or_a_partition_key():
     private = {"data", "payload", "record", "partition_key", "explicit_hash_key", "key"}
     for kind in event_kinds():
-        assert not private & {field.name for field in fields(kind)}
+        assert not private & set(kind.__struct_fields__)
 
 
 def test_a_line_never_passes_the_limits_of_the_format(sink, out):
@@ -360,8 +359,7 @@ def test_events_below_the_level_are_measured_and_not_logged(clock, out):
     assert metrics(out)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Awkward(LeaseEvent):
+class Awkward(LeaseEvent, frozen=True, kw_only=True):
     """Has fields that the standard library's log records have, too."""
 
     name: str
@@ -376,8 +374,7 @@ def test_a_field_named_like_one_of_a_log_record_is_told_all_the_same(sink, out):
     assert line["message"] == "Awkward"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerTurnDoneInWords(Event):
+class ManagerTurnDoneInWords(Event, frozen=True, kw_only=True):
     total_leases: object = "four"
 
 
@@ -449,7 +446,7 @@ def test_every_measured_field_is_one_of_its_event():
     tables = (measured.READINGS, measured.AMOUNTS, measured.SHARD_AMOUNTS, measured.SHARD_PEAKS)
     kinds = {kind.__name__: kind for kind in event_kinds()}
     for name, wanted in (item for table in tables for item in table.items()):
-        known = {field.name for field in fields(kinds[name])}
+        known = set(kinds[name].__struct_fields__)
         assert not set(wanted) - known
 
 

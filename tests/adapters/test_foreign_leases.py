@@ -6,9 +6,9 @@ makes a row foreign is KCL's own form of multi-stream leases (protocol.md §1.2,
 """
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.adapters.dynamodb.items import item_from_fields
 from shardfleet.domain.balance.kcl3 import Direction

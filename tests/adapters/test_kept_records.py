@@ -2,9 +2,9 @@
 
 import asyncio
 import uuid
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.delivery.given_up import FailedBucket, RefusedDocument, event_of, folder_of

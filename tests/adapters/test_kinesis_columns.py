@@ -4,13 +4,13 @@ import copy
 import json
 import pickle
 import random
-from dataclasses import replace
 
 import boto3
 import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shardfleet.adapters.kinesis.decode import decode_page
 from shardfleet.adapters.sdk_errors import UnreadableAnswer

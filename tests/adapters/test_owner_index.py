@@ -3,10 +3,10 @@
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.adapters.clients.aws_clients import AwsClients
 from shardfleet.errors import ConfigurationError, IndexNotReady

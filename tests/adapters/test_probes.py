@@ -6,10 +6,10 @@ The kernel's own first probe comes after 7,200 s; a handler that is a function o
 """
 
 import socket
-from dataclasses import replace
 from functools import cached_property
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.adapters.clients.account_access import Access, AccountClients
 from shardfleet.adapters.clients.aws_clients import AwsClients

@@ -10,11 +10,11 @@ import hashlib
 import io
 import json
 import uuid
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import ClientError
+from msgspec.structs import replace
 
 from shardfleet.adapters.dead_letters import S3DeadLetters, invocation_record, object_key
 from shardfleet.adapters.thread_pool import ThreadPool

@@ -17,9 +17,9 @@ import sys
 import traceback
 import types
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.adapters.kinesis.decode import decode_page
 from shardfleet.adapters.sdk_errors import UnreadableAnswer

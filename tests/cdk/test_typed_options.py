@@ -2,16 +2,15 @@
 
 import subprocess
 import sys
-from dataclasses import fields
 from typing import Literal, get_type_hints
 
 import pytest
 
-from shardfleet.config import DeployedConfig, ExpertConfig, FleetConfig
+from shardfleet.config import DeployedConfig, ExpertConfig, FleetConfig, OneOf
+from shardfleet.config import options as configuration_options
 from tests.test_readme import blocks
 from tests.test_tidy import ROOT
 
-KINDS = {"int": int, "str": str, "bool": bool}
 SETTINGS = f"""
 [mypy]
 strict = true
@@ -65,12 +64,12 @@ def test_typed_options_are_the_configurations_fields_but_for_what_the_construct_
 
 @pytest.mark.parametrize("of", [0, 1], ids=["users", "experts"])
 def test_a_typed_option_has_the_configurations_kind_and_choices(of):
-    by_name = {each.name: each for each in fields(FleetConfig)}
+    by_name = {each.name: each for each in configuration_options()}
     hints = get_type_hints(options()[of])
     expected = {
-        name: Literal[tuple(by_name[name].metadata["choices"])]
-        if "choices" in by_name[name].metadata
-        else KINDS[by_name[name].type]
+        name: Literal[tuple(by_name[name].allowed.words)]
+        if isinstance(by_name[name].allowed, OneOf)
+        else by_name[name].kind
         for name in hints
     }
 

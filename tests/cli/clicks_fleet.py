@@ -1,6 +1,6 @@
 """A fleet in memory as it stands in an account: long names, long numbers, a virtual clock."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.migration import IndexStatus

@@ -1,6 +1,6 @@
 """A fleet in memory whose every name, key, owner, reason and error is one text."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.stops import StopNote

@@ -2,11 +2,11 @@
 
 import json
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import boto3
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.engine.state.fleet_state import slot_body

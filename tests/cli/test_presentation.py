@@ -5,14 +5,15 @@ What commands print for a person, at the widths of two terminals, against files 
 they then say is read before it is committed.
 """
 
+import dataclasses
 import difflib
 import os
 import re
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from typer.main import get_command
 
 from shardfleet_ops.cli import app as application
@@ -171,7 +172,7 @@ def said(monkeypatch, capsys, tmp_path):
         @asynccontextmanager
         async def fleet(_name):
             found = await clicks_fleet(state)
-            found = replace(found, writer=found.stream)
+            found = dataclasses.replace(found, writer=found.stream)
             for shard in found.stream.open_shard_ids:
                 for key in ("k", "a"):
                     found.stream.put(b"an order", key=key, shard_id=shard)

@@ -1,7 +1,8 @@
 """A stream that splits, merges and ages, and the leases of an application that reads it."""
 
-from dataclasses import replace
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.leases.lease import Lease

@@ -9,7 +9,8 @@ seed: ``python -m tests.domain.lost_leases 10000`` plays so many.
 import random
 import sys
 from collections import Counter
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
 from shardfleet.domain.leases.lease import Lease

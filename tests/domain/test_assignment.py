@@ -1,11 +1,11 @@
 """Assignment as properties: over any table, both strategies, and turn after turn to a rest."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shardfleet.domain.balance.by_count import (
     AssignmentKind,

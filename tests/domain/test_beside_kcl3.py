@@ -1,8 +1,7 @@
 """What a turn does beside a KCL 3: which slots are shown to its leader, and which rows go."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import (

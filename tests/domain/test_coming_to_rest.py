@@ -1,10 +1,10 @@
 """A fleet whose world stands still comes to rest: nothing is moved to and fro for ever."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.expiry import Reading

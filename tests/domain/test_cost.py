@@ -2,10 +2,10 @@
 
 import math
 import re
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.cost.estimate import (
@@ -56,7 +56,7 @@ def test_every_unit_has_its_price():
 
 
 def test_consumptions_add_up_field_by_field():
-    one = Consumption(**{field.name: number for number, field in enumerate(fields(Consumption))})
+    one = Consumption(**{name: number for number, name in enumerate(Consumption.__struct_fields__)})
     assert sum([one, one], Consumption()) == one + one
     assert (one + one).scheduled_runs == 2 * one.scheduled_runs
 
@@ -112,7 +112,7 @@ def test_each_unit_of_the_estimate_is_counted_by_its_rule():
     """730 hours of three shards and two workers, in units: every price but one is nothing."""
     config = a_config(failover_ms=30_000, checkpoint_ms=5_000, max_turn_ms=300_000)
     setup = Setup(shards=3, workers=2, worker_mb=1_024, manager_mb=256)
-    none = changed_prices({each.name: 0 for each in fields(Prices)[2:]})
+    none = changed_prices(dict.fromkeys(Prices.__struct_fields__[2:], 0))
 
     def units(price):
         return per_month(config, setup, replace(none, **{price: 1.0})).total
@@ -225,7 +225,7 @@ def test_prices_have_their_date_and_can_be_ones_own():
     assert PRICES.as_of == "2026-11-20"
     mine = changed_prices({"as_of": "2027-01-01", "region": "eu-central-1", "transition": 0})
     assert mine == replace(PRICES, as_of="2027-01-01", region="eu-central-1", transition=0.0)
-    assert len(fields(Prices)) == 18
+    assert len(Prices.__struct_fields__) == 18
 
 
 @pytest.mark.parametrize(

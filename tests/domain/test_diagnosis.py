@@ -1,8 +1,7 @@
 """The doctor's rules: each planted fault has its finding, and a healthy fleet has none."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow

@@ -1,8 +1,7 @@
 """Why a shard is where it is, from what is known of a fleet."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.reasons import (

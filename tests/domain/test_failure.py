@@ -1,9 +1,9 @@
 """Why a worker does not work: what is kept of it, for how long, and who says it (H9)."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.slots.failure import (
     MESSAGE_BYTES_MOST,

@@ -1,10 +1,10 @@
 """What was given up is read back as it was kept, and nothing else passes for it."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from shardfleet.adapters.dead_letters import invocation_record, object_key
 from shardfleet.domain.delivery.given_up import (

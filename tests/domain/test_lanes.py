@@ -1,10 +1,9 @@
 """Lanes: one key one lane, in order; done without a gap; nothing is done twice by who goes on."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.lanes import DoneAhead, LanesNote, OpenLanes, lane_of
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber

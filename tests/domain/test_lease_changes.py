@@ -1,10 +1,9 @@
 """Every operation on a lease: its exact conditions, its exact updates, and who loses when."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shardfleet.domain.leases import changes as change
 from shardfleet.domain.leases.lease import (

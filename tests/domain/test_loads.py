@@ -1,6 +1,6 @@
 """What the balancing compares: measured over seconds, smoothed over turns."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse, smoothed
 from shardfleet.domain.slots.slot import Slot, SlotState

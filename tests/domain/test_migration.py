@@ -7,9 +7,9 @@ followed by one of the other direction; owners renew, hand over, or die.
 
 import math
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import UPGRADING, Direction, Kcl3, WorkerRow

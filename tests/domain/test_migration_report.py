@@ -1,8 +1,7 @@
 """The report before a migration says what was found, and stops what could not go well."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.balance.kcl3 import UPGRADING, Direction, Kcl3, WorkerRow
 from shardfleet.domain.balance.migration import IndexStatus

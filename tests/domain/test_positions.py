@@ -1,9 +1,9 @@
 """Positions as text, as checkpoints and as a document; what an import of them would write."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.changes import apply_change
 from shardfleet.domain.leases.lease import Applied, Lease

@@ -1,8 +1,7 @@
 """Objective and budget: which regime, why, and that consuming stops only where that was asked."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.cost.estimate import DAY_MS, Consumption, LedgerPage, days_of, rate_per_day
 from shardfleet.domain.cost.spending import RELIEF, Chosen, Regime, Spending, choose

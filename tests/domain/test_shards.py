@@ -1,10 +1,9 @@
 """The shard graph and the arithmetic of hash ranges."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shardfleet.domain.stream.hash_ranges import (
     HASH_KEY_MAX,

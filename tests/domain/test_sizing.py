@@ -1,12 +1,12 @@
 """How many slots there should be: scenarios with reasons, and what holds for any fleet."""
 
 import json
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
 from tests.domain.builders import SCENARIOS

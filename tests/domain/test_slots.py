@@ -1,10 +1,10 @@
 """The life of a worker slot: who may claim it, be given leases, drain and end (H1, H2, H3, H9)."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.slots.slot import (
     LIFE,

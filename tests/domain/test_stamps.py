@@ -5,9 +5,8 @@ What each step does to owner, counter and switches is docs/protocol.md L2 to L7,
 changes themselves.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases import changes
 from shardfleet.domain.leases.lease import Applied

@@ -1,8 +1,7 @@
 """A turn's plan: pure, in the order in which one decision needs another."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import AssignmentKind
@@ -148,7 +147,9 @@ def test_what_a_kcl_3_s_leader_leaves_with_a_lost_owner_for_three_minutes_is_giv
 def test_the_same_snapshot_gives_the_same_plan(assignment):
     config = a_config(assignment=assignment, leases_to_acquire=1)
     snapshot = a_snapshot(f"{LEFT} at 5", f"{RIGHT} at 5", draw="a")
-    assert plan_turn(config, snapshot) == plan_turn(config, snapshot)
+    # A graph is what it was made of, which both have.
+    plans = [replace(plan_turn(config, snapshot), graph=None) for _ in range(2)]
+    assert plans[0] == plans[1]
 
 
 def test_another_draw_shuffles_otherwise():

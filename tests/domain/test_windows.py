@@ -1,10 +1,9 @@
 """Windows of a shard, decided: which records one has, when it is over, what a note counts for."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.windows import (
     EMPTY,

@@ -1,6 +1,8 @@
 """A fleet of 64 shards on 8 slots whose loads follow Zipf's law, balanced run after run."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from shardfleet.domain.balance.by_count import WorkerView
 from shardfleet.domain.balance.loads import Loads, smoothed

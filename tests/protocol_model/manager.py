@@ -7,8 +7,10 @@ writes as :mod:`shardfleet.engine.manager.assigner` does: announce, write, look 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.domain.balance.by_count import Assignment, AssignmentKind, WorkerView, plan_balanced
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup
@@ -44,11 +46,11 @@ def manager_steps(rules: Rules, world: ModelWorld) -> Steps:
             yield from _start_ended(world)
         return
     if world.budget.crashes:
-        poorer = replace(world, budget=world.budget.less("crashes"), manager=None)
+        poorer = dataclasses.replace(world, budget=world.budget.less("crashes"), manager=None)
         yield "the manager dies", poorer
     if turn.todo:
         for how, after, result in send(world, turn.todo[0].change):
-            following = None if result is None else replace(turn, todo=turn.todo[1:])
+            following = None if result is None else dataclasses.replace(turn, todo=turn.todo[1:])
             change = turn.todo[0].change
             yield f"manager: {change.operation} of {change.lease_key}{how}", _on(after, following)
     else:
@@ -58,7 +60,7 @@ def manager_steps(rules: Rules, world: ModelWorld) -> Steps:
 def _on(world: ModelWorld, turn: Manager | None) -> ModelWorld:
     """Go on with a turn, or end it when nothing is left to do."""
     is_over = turn is None or not (turn.todo or turn.give)
-    return replace(world, manager=None if is_over else turn)
+    return dataclasses.replace(world, manager=None if is_over else turn)
 
 
 def _begin(rules: Rules, world: ModelWorld) -> Steps:
@@ -75,7 +77,7 @@ def _begin(rules: Rules, world: ModelWorld) -> Steps:
         replace(seen, first_seen_ms=0) if (seen := sightings.get(key)) else None for key in KEYS
     )
     turn = Manager(_table_work(rules, leases), _assignments(world, leases, expired))
-    begun = replace(world, budget=world.budget.less("turns"), sightings=remembered)
+    begun = dataclasses.replace(world, budget=world.budget.less("turns"), sightings=remembered)
     yield "the manager reads everything and plans", _on(begun, turn)
     forced = tuple(
         letter(rules.assign(lease, lease.lease_owner))
@@ -85,7 +87,7 @@ def _begin(rules: Rules, world: ModelWorld) -> Steps:
     if forced:
         # Without time in the model, any pending handover may have taken too long.
         label = "the manager finds handovers overdue and plans"
-        yield label, _on(begun, replace(turn, todo=(*forced, *turn.todo)))
+        yield label, _on(begun, dataclasses.replace(turn, todo=(*forced, *turn.todo)))
 
 
 def _table_work(rules: Rules, leases: Sequence[Lease]) -> tuple[Letter, ...]:
@@ -123,7 +125,7 @@ def _start_ended(world: ModelWorld) -> Steps:
                 name_prefix="fleet",
                 now_ms=0,
             )
-            begun = replace(world, budget=world.budget.less("turns"))
+            begun = dataclasses.replace(world, budget=world.budget.less("turns"))
             yield f"the manager starts {slot.worker_id} again", begun.with_slot(intended, number)
 
 
@@ -140,7 +142,7 @@ def _give(rules: Rules, world: ModelWorld, turn: Manager) -> Steps:
         else:
             after = world.with_slot(announced, number)
             label = f"manager: announces {key} to {worker_id}"
-            yield label, _on(after, replace(turn, announced=True))
+            yield label, _on(after, dataclasses.replace(turn, announced=True))
     elif given.kind is AssignmentKind.STEAL and turn.stolen is None:
         current = world.leases[KEYS.index(key)]
         if current is None or current.effective_owner != given.lease.effective_owner:
@@ -149,7 +151,7 @@ def _give(rules: Rules, world: ModelWorld, turn: Manager) -> Steps:
             yield f"manager: {key} moves already, or is at its end", _on(world, following)
         else:
             label = f"manager: reads {key} at {current.lease_counter}"
-            yield label, _on(world, replace(turn, stolen=current))
+            yield label, _on(world, dataclasses.replace(turn, stolen=current))
     elif turn.given is None:
         for change in _assignment(rules, given, turn.stolen):
             yield from _write(world, turn, change)
@@ -164,7 +166,7 @@ def _write(world: ModelWorld, turn: Manager, change: LeaseChange) -> Steps:
         _check_robbery(world, given, result)
         what = f"{change.operation} of {change.lease_key} ({given.kind}) to {given.worker_id}"
         if isinstance(result, Applied):
-            yield f"manager: {what}{how}", _on(after, replace(turn, given=result.lease))
+            yield f"manager: {what}{how}", _on(after, dataclasses.replace(turn, given=result.lease))
         else:
             yield f"manager: {what}{how}", _on(after, None if result is None else following)
 
@@ -217,9 +219,9 @@ def leader_steps(rules: Rules, world: ModelWorld) -> Steps:
         for lease in world.leases:
             if lease is not None and not lease.is_finished:
                 label = f"the leader reads {lease.lease_key} at {lease.lease_counter}"
-                yield label, replace(world, leader=lease)
+                yield label, dataclasses.replace(world, leader=lease)
         return
-    begun = replace(world, budget=world.budget.less("handovers"), leader=None)
+    begun = dataclasses.replace(world, budget=world.budget.less("handovers"), leader=None)
     for slot in world.slots:
         if slot.worker_id == seen.lease_owner:
             continue

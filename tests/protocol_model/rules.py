@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Condition, Lease, LeaseChange

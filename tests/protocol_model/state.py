@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec.structs import replace
 
 from shardfleet.domain.balance.by_count import Assignment
 from shardfleet.domain.leases.expiry import Sighting
@@ -114,7 +117,7 @@ class WorkerRun:
         """Return the invocation with another memory of one shard."""
         holds = list(self.holds)
         holds[shard] = held
-        return replace(self, holds=tuple(holds))
+        return dataclasses.replace(self, holds=tuple(holds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,7 @@ class Budget:
     def less(self, name: str) -> Budget:
         """Return what is left after one more of a kind."""
         values: dict[str, Any] = {name: getattr(self, name) - 1}
-        return replace(self, **values)
+        return dataclasses.replace(self, **values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +204,13 @@ class ModelWorld:
         """Return the world with another row in the table."""
         leases = list(self.leases)
         leases[shard] = lease
-        return replace(self, leases=tuple(leases))
+        return dataclasses.replace(self, leases=tuple(leases))
 
     def with_slot(self, slot: Slot, number: int) -> ModelWorld:
         """Return the world with another slot record; what charges crashes is left out."""
         slots = list(self.slots)
         slots[number] = replace(slot, lags_ms=NO_LAGS, turn_open=False, open_turns=0)
-        return replace(self, slots=tuple(slots))
+        return dataclasses.replace(self, slots=tuple(slots))
 
     def with_invocation(self, old: WorkerRun, new: WorkerRun | None) -> ModelWorld:
         """Return the world with one invocation changed or gone."""
@@ -216,4 +219,4 @@ class ModelWorld:
         if new is not None:
             left.append(new)
         left.sort(key=lambda each: (each.slot, each.epoch))
-        return replace(self, running=tuple(left))
+        return dataclasses.replace(self, running=tuple(left))

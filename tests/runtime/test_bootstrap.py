@@ -4,10 +4,10 @@ import asyncio
 import io
 import uuid
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.adapters.dead_letters import S3DeadLetters, SnsDeadLetters, SqsDeadLetters
 from shardfleet.adapters.telemetry.emf import EmfEventSink
@@ -37,7 +37,7 @@ CONTEXT = SimpleNamespace(invoked_function_arn="arn", aws_request_id="id")
 
 
 def sandbox_of(**more):
-    values = {name: getattr(CONFIG, name) for name in CONFIG.__dataclass_fields__}
+    values = {name: getattr(CONFIG, name) for name in CONFIG.__struct_fields__}
     return open_sandbox(FleetConfig(**{**values, **more}).to_env())
 
 

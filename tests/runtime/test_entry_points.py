@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 import uuid
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.adapters.step_functions import execution_arn
 from shardfleet.adapters.telemetry.whole_lines import WholeLines

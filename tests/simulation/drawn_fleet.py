@@ -1,7 +1,8 @@
 """A fleet in which everything that a manager decides about happens, drawn by a seed."""
 
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.domain.cost.spending import Chosen, Regime
 from shardfleet.domain.delivery.stops import StopNote

@@ -3,11 +3,11 @@
 import importlib.util
 import random
 import sys
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.events.worker import LeaseAdopted

@@ -1,9 +1,9 @@
 """What the simulation has found, one test each."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled

@@ -1,11 +1,12 @@
 """Each checker sees what it is for: a bug put into the engine, or a planted violation."""
 
+import dataclasses
 import random
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain import turn as planned_turn
 from shardfleet.domain.balance import by_count as assignment
@@ -81,7 +82,7 @@ def children_at_once(monkeypatch):
     [checkers.NoRecordLost, checkers.OrderWithinShard, checkers.CheckpointCoversDone],
 )
 def test_a_batch_skipped_after_an_exception_is_found(checker, skipping_what_failed):
-    failing = replace(FaultMix.none(), handler_raises=0.1, kill_between=0.02)
+    failing = dataclasses.replace(FaultMix.none(), handler_raises=0.1, kill_between=0.02)
     assert first_violation(checker, mix=failing)
 
 
@@ -91,7 +92,7 @@ def test_aggregates_taken_apart_without_a_pause_are_found(monkeypatch):
 
     monkeypatch.setattr(deaggregation.Deaggregator, "_paced", at_a_stretch)
     monkeypatch.setattr(deaggregation, "asyncio", SimpleNamespace(sleep=no_pause))
-    bombs = replace(FaultMix.none(), decode_bomb=0.02)
+    bombs = dataclasses.replace(FaultMix.none(), decode_bomb=0.02)
     assert first_violation(checkers.DecodingMakesWay, mix=bombs)
 
 
@@ -101,7 +102,7 @@ async def no_pause(_seconds):
 
 @pytest.mark.parametrize("checker", [checkers.ParentsBeforeChildren, checkers.OrderWithinKey])
 def test_children_that_do_not_wait_for_their_parents_are_found(checker, children_at_once):
-    slow = replace(FaultMix.none(), handler_slow=0.9, handler_raises=0.3)
+    slow = dataclasses.replace(FaultMix.none(), handler_slow=0.9, handler_raises=0.3)
     assert first_violation(checker, mix=slow)
 
 
@@ -149,7 +150,7 @@ def test_taking_a_twins_write_for_its_own_is_found(monkeypatch):
 
     monkeypatch.setattr(LeaseWriter, "_after_refusal", any_write_of_this_worker)
 
-    twins = replace(FaultMix.none(), duplicate_call=0.5, connection_lost=0.3)
+    twins = dataclasses.replace(FaultMix.none(), duplicate_call=0.5, connection_lost=0.3)
     assert first_violation(checkers.OneEffectiveOwner, mix=twins)
 
 

@@ -1,8 +1,7 @@
 """The checker of the hooks sees what breaks a handler object's life, and nothing else."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.leases.changes import checkpoint, renew

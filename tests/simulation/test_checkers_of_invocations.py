@@ -1,8 +1,7 @@
 """The checkers of single invocations each see a planted violation, and nothing else."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.changes import (
     assign,

@@ -1,8 +1,9 @@
 """What operators do in the simulation: checkers see bugs put into the code of their commands."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.changes import checkpoint, rewind
 from shardfleet.engine.state.documents import DocumentKind
@@ -157,7 +158,7 @@ def _what_is_newer_is_refused(monkeypatch):
 )
 def test_a_bug_put_into_an_operators_code_is_caught(bug, rates, checker, monkeypatch):
     bug(monkeypatch)
-    mix = replace(FaultMix.none(), **rates)
+    mix = dataclasses.replace(FaultMix.none(), **rates)
     runs = (run_seed(Options(seed=seed, mix=mix, is_small=True)) for seed in range(1, 20))
     violations = next((run.violations for run in runs if run.violations), ())
     assert {violation.checker for violation in violations} == {checker}, violations
@@ -166,5 +167,5 @@ def test_a_bug_put_into_an_operators_code_is_caught(bug, rates, checker, monkeyp
 @pytest.mark.parametrize("rates", [IMPORTS, SPOILS])
 def test_without_a_bug_nothing_is_found(rates):
     for seed in (1, 2):
-        mix = replace(FaultMix.none(), **rates)
+        mix = dataclasses.replace(FaultMix.none(), **rates)
         assert not run_seed(Options(seed=seed, mix=mix, is_small=True, busy_s=40.0)).violations

@@ -1,9 +1,9 @@
 """The checkers of sleep each see a planted violation and a bug put into the engine."""
 
 import random
-from dataclasses import fields, replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.changes import assign
 from shardfleet.domain.reasons import RecordsCame
@@ -124,7 +124,7 @@ def test_a_manager_that_never_sees_anything_is_found(monkeypatch):
 @pytest.mark.parametrize(("slots_wanted", "violations"), [(1, 0), (0, 1)])
 def test_a_manager_that_turns_although_everything_sleeps_is_found(slots_wanted, violations):
     checker, found = planted(checkers.SleepersCostNoTurns)
-    numbers = {kept.name: 0 for kept in fields(ManagerTurnDone)}
+    numbers = dict.fromkeys(ManagerTurnDone.__struct_fields__, 0)
     turn = ManagerTurnDone(**numbers | {"sleeping_leases": 2, "slots_wanted": slots_wanted})
 
     for _ in range(4):
@@ -135,8 +135,8 @@ def test_a_manager_that_turns_although_everything_sleeps_is_found(slots_wanted, 
 
 def test_turns_that_workers_ask_for_are_no_waste():
     checker, found = planted(checkers.SleepersCostNoTurns)
-    numbers = {kept.name: 0 for kept in fields(ManagerTurnDone)}
-    begun = TurnBegun(**{kept.name: "" for kept in fields(TurnBegun)})
+    numbers = dict.fromkeys(ManagerTurnDone.__struct_fields__, 0)
+    begun = TurnBegun(**dict.fromkeys(TurnBegun.__struct_fields__, ""))
 
     for _ in range(4):
         checker.told(1, ME, begun)

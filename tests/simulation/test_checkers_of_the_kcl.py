@@ -1,8 +1,7 @@
 """What the checkers allow to workers of the KCL, and to nobody else."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.changes import assign, checkpoint, renew, take
 from shardfleet.domain.stream.sequence import AT_SHARD_END

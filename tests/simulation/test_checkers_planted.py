@@ -4,9 +4,8 @@ The checkers of ownership, progress and slots each see a planted violation, and 
 Long, and one idea: a planted violation for each checker.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.changes import (
     assign,

@@ -1,8 +1,9 @@
 """A foreign hand deletes leases while they are read: they are made again, and nothing is lost."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases import sync as lease_sync
 from shardfleet.domain.reasons import NoLeasedRelative
@@ -25,7 +26,7 @@ KEPT = tuple(kind for kind in checkers.CHECKERS if kind not in OF_A_SOUND_TABLE)
 
 
 def run(seed, initial, **faults):
-    mix = replace(FaultMix.none(), lease_deleted=0.02, handler_slow=0.3, **faults)
+    mix = dataclasses.replace(FaultMix.none(), lease_deleted=0.02, handler_slow=0.3, **faults)
 
     def reshape(shape):
         config = replace(shape.config, initial_position=initial, cycle_ms=20_000)

@@ -1,10 +1,11 @@
 """The lease table behind the real adapter: it says what the domain says, over the wire."""
 
+import dataclasses
 import random
-from dataclasses import replace
 
 import pytest
 from moto import mock_aws
+from msgspec.structs import replace
 
 from shardfleet.adapters.clients.aws_clients import AwsClients
 from shardfleet.adapters.dynamodb import leases as adapter
@@ -33,7 +34,7 @@ WIRED = Options(seed=7, is_small=True, busy_s=40.0)
 
 def test_fleets_whose_leases_are_behind_the_adapter_break_no_invariant():
     seeds = (BY_DEFAULT, BY_SDK, DELETES)
-    results = [run_seed(replace(WIRED, seed=seed)) for seed in seeds]
+    results = [run_seed(dataclasses.replace(WIRED, seed=seed)) for seed in seeds]
 
     assert [str(violation) for result in results for violation in result.violations] == []
     kinds = {"DeleteItem", "GetItem", "PutItem", "Query", "Scan", "UpdateItem"}
@@ -41,12 +42,12 @@ def test_fleets_whose_leases_are_behind_the_adapter_break_no_invariant():
     # Pages are cut short: more than one request for each call that reads many.
     calls, requests = results[0].calls, results[0].requests
     assert requests["Scan"] > calls["lease.scan"]
-    assert not run_seed(replace(WIRED, seed=8, busy_s=5.0)).requests
+    assert not run_seed(dataclasses.replace(WIRED, seed=8, busy_s=5.0)).requests
 
 
 def test_their_calls_are_counted_apart():
     totals = Totals()
-    wired, plain = (run_seed(replace(WIRED, seed=seed, busy_s=5.0)) for seed in (7, 8))
+    wired, plain = (run_seed(dataclasses.replace(WIRED, seed=seed, busy_s=5.0)) for seed in (7, 8))
     totals.add(wired, cpu_s=2.0)
     totals.add(plain, cpu_s=3.0)
 
@@ -74,7 +75,9 @@ def with_another_counter(given, table):
 def test_a_request_that_says_something_else_is_found(monkeypatch, compiled):
     monkeypatch.setattr(adapter, "request_of", compiled)
 
-    found = [run_seed(replace(WIRED, seed=seed)).violations for seed in (BY_DEFAULT, BY_SDK)]
+    found = [
+        run_seed(dataclasses.replace(WIRED, seed=seed)).violations for seed in (BY_DEFAULT, BY_SDK)
+    ]
 
     assert "WireSaysTheSame" in {each[0].checker for each in found if each}
 
@@ -88,7 +91,9 @@ def test_a_request_that_is_none_of_dynamodbs_is_found(monkeypatch, seed, checker
 
     monkeypatch.setattr(adapter, "request_of", with_a_word_too_many)
 
-    assert checker in {each.checker for each in run_seed(replace(WIRED, seed=seed)).violations}
+    assert checker in {
+        each.checker for each in run_seed(dataclasses.replace(WIRED, seed=seed)).violations
+    }
 
 
 def test_half_of_them_call_as_a_worker_does_by_default(monkeypatch):
@@ -102,7 +107,7 @@ def test_half_of_them_call_as_a_worker_does_by_default(monkeypatch):
 
     for seed in (BY_SDK, BY_DEFAULT):
         assert not opened
-        run_seed(replace(WIRED, seed=seed, busy_s=5.0))
+        run_seed(dataclasses.replace(WIRED, seed=seed, busy_s=5.0))
     assert opened
 
 

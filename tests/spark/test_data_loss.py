@@ -5,9 +5,8 @@ Kinesis: records are gone when the retention period is over, and an iterator tha
 goes on, without a word, at the oldest record that is left (GetRecords, AT_SEQUENCE_NUMBER).
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.errors import Throttled
 from shardfleet_spark.offsets.plan_token import token_from_json

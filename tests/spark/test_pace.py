@@ -1,8 +1,9 @@
 """How often a query asks the stream for what is new, and what it computes meanwhile."""
 
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from shardfleet_spark.plan import driver
 from shardfleet_spark.plan.planning import BatchLimits

@@ -1,10 +1,10 @@
 """A query's positions as leases: order, ownership, races, failures; over a table in memory."""
 
 import asyncio
-from dataclasses import replace
 from threading import Event
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.adapters.system import SystemClock
 from shardfleet.domain.leases.changes import evict, renew, take

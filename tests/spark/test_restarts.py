@@ -5,10 +5,11 @@ Each way a query starts, with each way Spark asks, against each store that was a
 is refused with words, or brings each record exactly once.
 """
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.errors import ConfigurationError, StreamReplaced
 from shardfleet_spark.options.options import read_options

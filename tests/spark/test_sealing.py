@@ -1,8 +1,7 @@
 """Fetch, seal, emit: who loses the race emits what the winner sealed, more or less than it read."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.reading.pages import StartKind
 from shardfleet.errors import OutcomeUnknown, Throttled

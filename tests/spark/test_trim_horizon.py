@@ -10,7 +10,8 @@ import json
 import os
 import random
 import sys
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet_spark.plan import sealed_plans
 from shardfleet_spark.plan.planning import BatchLimits

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition, StartKind
 from shardfleet.engine.ports import Clock

@@ -10,19 +10,20 @@ Longer than most modules, and one idea: each option is a field of the one class 
 configuration.
 """
 
-from __future__ import annotations
+from collections.abc import Collection, Mapping
+from functools import cache
+from typing import Annotated, Any, Self, get_args
 
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, field, fields
-from typing import Any, Self
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, fields
 
 from shardfleet.domain.delivery.attempts import POLICIES, RETRIES, FailurePolicy, RetryPolicy
 from shardfleet.domain.delivery.filters import RecordFilter
 from shardfleet.domain.instants import instant_fault
 from shardfleet.errors import ConfigurationError
-from shardfleet.values import dataclass
 
 ENV_PREFIX = "SHARDFLEET_"
+ANY = 2**53  # No upper limit: as large a number as JSON holds exactly.
 MANAGER_EVERY_MS = 60_000  # EventBridge Scheduler: once a minute is the most often
 # What a manager keeps is older by a wrong clock only, or when three invocations did not come.
 KEPT_MOST_MS = 3 * MANAGER_EVERY_MS
@@ -43,184 +44,227 @@ and each heap keeps room for a page (measured: docs/performance.md, "Memory").
 """
 
 
-def _number(default: int, doc: str, *, low: int = 0, high: int = 2**53) -> Any:
-    return field(default=default, metadata={"doc": doc, "low": low, "high": high})
+class Range(Struct, frozen=True):
+    """From where to where a number is allowed."""
+
+    low: int = 0
+    high: int = ANY
 
 
-def _text(default: Any, doc: str) -> Any:
-    return (
-        field(default=default, metadata={"doc": doc})
-        if default is not MISSING
-        else field(metadata={"doc": doc})
-    )
+class OneOf(Struct, frozen=True):
+    """The words of which one is allowed."""
+
+    words: Collection[str]
 
 
-def _flag(*, default: bool, doc: str) -> Any:
-    return field(default=default, metadata={"doc": doc})
+class Option(Struct, frozen=True):
+    """An option of a fleet; its default is `msgspec.NODEFAULT` where it must be given."""
+
+    name: str
+    kind: type
+    doc: str
+    allowed: Range | OneOf | None
+    default: Any
+
+    @classmethod
+    def of(cls, field: FieldInfo) -> Self:
+        """Return the option that a field of a class of the configuration says."""
+        kind, doc, *allowed = get_args(field.type)
+        by_default = Range() if kind is int else None
+        return cls(field.name, kind, doc, next(iter(allowed), by_default), field.default)
+
+    @property
+    def is_required(self) -> bool:
+        """Return whether it has no default."""
+        return self.default is NODEFAULT
+
+    @property
+    def variable(self) -> str:
+        """Return the environment variable that says it."""
+        return f"{ENV_PREFIX}{self.name.upper()}"
+
+    def problem_of(self, value: object) -> str:
+        """Return what is wrong with a value: empty where it is allowed."""
+        match self.allowed:
+            case OneOf(words) if value not in words:
+                return f"{self.name}: {value!r} found, one of {', '.join(words)} allowed"
+            case Range(low, high):
+                is_number = isinstance(value, int) and not isinstance(value, bool)
+                if not is_number or not low <= value <= high:  # type: ignore[operator]
+                    return f"{self.name}: {value!r} found, {low} to {high} allowed"
+            case None if self.kind is str and self.is_required and not value:
+                return f"{self.name}: must not be empty"
+        return ""
+
+    def value_of(self, text: str) -> object:
+        """
+        Return the value that a text of the environment says.
+
+        Raises:
+            ValueError: it says none.
+
+        """
+        if self.kind is bool and text not in ("true", "false"):
+            raise ValueError(text)
+        return text == "true" if self.kind is bool else self.kind(text)
 
 
-def _choice(default: str, doc: str, *choices: str) -> Any:
-    return field(default=default, metadata={"doc": doc, "choices": choices})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeployedConfig:
+class DeployedConfig(Struct, frozen=True, kw_only=True):
     """What the construct sets: names, ARNs and the handler."""
 
-    fleet: str = _text(MISSING, "name of the fleet: prefix of worker ids and execution names")
-    stream_arn: str = _text(MISSING, "ARN of the stream")
-    lease_table: str = _text(MISSING, "name of the lease table (KCL: the application name)")
-    state_table: str = _text(MISSING, "name of the fleet-state table")
-    state_machine_arn: str = _text("", "ARN of the worker state machine; set for the manager")
-    worker_function: str = _text(
-        "", "name of the worker's function; set for the manager, where commands look it up"
-    )
-    handler: str = _text("", "the user's handler, package.module:function; set for the worker")
-    handler_function: str = _text(
-        "",
+    fleet: Annotated[str, "name of the fleet: prefix of worker ids and execution names"]
+    stream_arn: Annotated[str, "ARN of the stream"]
+    lease_table: Annotated[str, "name of the lease table (KCL: the application name)"]
+    state_table: Annotated[str, "name of the fleet-state table"]
+    state_machine_arn: Annotated[str, "ARN of the worker state machine; set for the manager"] = ""
+    worker_function: Annotated[
+        str, "name of the worker's function; set for the manager, where commands look it up"
+    ] = ""
+    handler: Annotated[str, "the user's handler, package.module:function; set for the worker"] = ""
+    handler_function: Annotated[
+        str,
         "name or ARN of an existing Lambda function, of any runtime, that is invoked with the "
         "records instead of a handler in the worker; set for the worker",
-    )
-    handler_contract: str = _choice(
-        "auto",
+    ] = ""
+    handler_contract: Annotated[
+        str,
         "how the handler is called: native (batch), event (event, context), or auto: by what it "
         "can be called with, and where both would do, by the names of its parameters",
-        "auto",
-        "native",
-        "event",
-    )
-    failed_queue_url: str = _text("", "SQS queue for on_exhausted sqs")
-    failed_bucket: str = _text(
-        "", "S3 bucket for on_exhausted s3 and sns, and for what SQS cannot hold"
-    )
-    failed_topic_arn: str = _text("", "SNS topic for on_exhausted sns")
+        OneOf(("auto", "native", "event")),
+    ] = "auto"
+    failed_queue_url: Annotated[str, "SQS queue for on_exhausted sqs"] = ""
+    failed_bucket: Annotated[
+        str, "S3 bucket for on_exhausted s3 and sns, and for what SQS cannot hold"
+    ] = ""
+    failed_topic_arn: Annotated[str, "SNS topic for on_exhausted sns"] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertConfig(DeployedConfig):
+class ExpertConfig(DeployedConfig, frozen=True, kw_only=True):
     """Paces, margins and thresholds of the fleet itself, which few fleets need to change."""
 
-    cycle_ms: int = _number(20_000, "time between manager turns (KCL 2 x failover)", low=200)
-    manager_run_ms: int = _number(
-        57_000, "how long one manager invocation goes on while anything is awake"
+    cycle_ms: Annotated[int, "time between manager turns (KCL 2 x failover)", Range(low=200)] = (
+        20_000
     )
-    clock_skew_ms: int = _number(2_000, "clock skew allowed for between two managers")
-    start_allowance_ms: int = _number(
-        5_000, "extra grace before the first renewal of a fresh assignment"
-    )
-    assignment: str = _choice(
-        "balanced",
+    manager_run_ms: Annotated[
+        int, "how long one manager invocation goes on while anything is awake"
+    ] = 57_000
+    clock_skew_ms: Annotated[int, "clock skew allowed for between two managers"] = 2_000
+    start_allowance_ms: Annotated[
+        int, "extra grace before the first renewal of a fresh assignment"
+    ] = 5_000
+    assignment: Annotated[
+        str,
         "who gets which lease: balanced by load (utilisation, else throughput, else count), by "
         "count alone, or greedy per worker (as kcl-rust and KCL 2)",
-        "balanced",
-        "count",
-        "greedy",
-    )
-    kcl_leads: bool = _flag(
-        default=True,
-        doc="while workers of a KCL 3 share the lease table, its leader gives out the leases and "
+        OneOf(("balanced", "count", "greedy")),
+    ] = "balanced"
+    kcl_leads: Annotated[
+        bool,
+        "while workers of a KCL 3 share the lease table, its leader gives out the leases and "
         "each slot shows it a row of worker metrics; otherwise the manager does, as if alone",
-    )
-    kcl_metrics_table: str = _text(
-        "",
+    ] = True
+    kcl_metrics_table: Annotated[
+        str,
         "table where a KCL 3.0 to 3.4 keeps its workers' metrics (its WorkerMetricsTableConfig); "
         "empty: the lease table's name and -WorkerMetricStats",
-    )
-    kcl_state_table: str = _text(
-        "",
+    ] = ""
+    kcl_state_table: Annotated[
+        str,
         "table of its coordinator (CoordinatorStateTableConfig); empty: the lease table's name and "
         "-CoordinatorState",
-    )
-    graceful_handover: bool = _flag(
-        default=True,
-        doc="a lease that moves is handed over: the old owner finishes its batch first (KCL "
+    ] = ""
+    graceful_handover: Annotated[
+        bool,
+        "a lease that moves is handed over: the old owner finishes its batch first (KCL "
         "isGracefulLeaseHandoffEnabled); otherwise it is stolen",
-    )
-    handover_timeout_ms: int = _number(
-        30_000,
+    ] = True
+    handover_timeout_ms: Annotated[
+        int,
         "least time a handover is given (KCL gracefulLeaseHandoffTimeoutMillis); never less than "
         "handler_timeout_ms",
-        low=1_000,
-    )
-    rebalance_turns: int = _number(
-        3, "load is evened out each so many manager turns (KCL varianceBalancingFrequency)", low=1
-    )
-    rebalance_percent: int = _number(
-        10,
+        Range(low=1_000),
+    ] = 30_000
+    rebalance_turns: Annotated[
+        int,
+        "load is evened out each so many manager turns (KCL varianceBalancingFrequency)",
+        Range(low=1),
+    ] = 3
+    rebalance_percent: Annotated[
+        int,
         "a worker whose load differs from the average by more gives away or gets leases (KCL "
         "reBalanceThresholdPercentage)",
-        low=1,
-        high=100,
-    )
-    dampening_percent: int = _number(
-        60, "part of a surplus that is moved at once (KCL dampeningPercentage)", low=1, high=100
-    )
-    leases_to_acquire: int = _number(4, "greedy: most leases acquired per turn", low=1)
-    target_percent: int = _number(
-        70, "utilisation (handler, CPU) of a slot that their number aims at", low=10, high=100
-    )
-    scale_down_ms: int = _number(
-        180_000, "one slot fewer after so long with too many; its leases move first", low=1_000
-    )
-    parent_poll_ms: int = _number(
-        1_000,
+        Range(low=1, high=100),
+    ] = 10
+    dampening_percent: Annotated[
+        int,
+        "part of a surplus that is moved at once (KCL dampeningPercentage)",
+        Range(low=1, high=100),
+    ] = 60
+    leases_to_acquire: Annotated[int, "greedy: most leases acquired per turn", Range(low=1)] = 4
+    target_percent: Annotated[
+        int,
+        "utilisation (handler, CPU) of a slot that their number aims at",
+        Range(low=10, high=100),
+    ] = 70
+    scale_down_ms: Annotated[
+        int, "one slot fewer after so long with too many; its leases move first", Range(low=1_000)
+    ] = 180_000
+    parent_poll_ms: Annotated[
+        int,
         "how often a child waiting for its parents looks (KCL parentShardPollInterval)",
-        low=50,
-    )
-    records_per_read: int = _number(10_000, "GetRecords Limit (quota 10,000)", low=1, high=10_000)
-    busy_read_ms: int = _number(
-        200, "least time between reads of a shard (quota 5 GetRecords/s per shard)", low=0
-    )
-    read_bytes_per_s: int = _number(
-        2 * 1024 * 1024, "read pace per shard, bytes/s (quota 2 MiB/s)", low=1024
-    )
-    retry_first_ms: int = _number(200, "first back-off after a throttle or failure", low=1)
-    max_retry_ms: int = _number(5_000, "longest back-off", low=1)
-    max_aggregate_records: int = _number(
-        100_000, "sub-records one aggregate may hold; more is delivered raw", low=1
-    )
-    max_aggregate_bytes: int = _number(
-        64 * 1024 * 1024, "bytes of an aggregate expanded, with keys; more: delivered raw", low=1
-    )
-    turn_margin_ms: int = _number(
-        15_000, "time kept back at the end of an invocation for stopping in good order", low=500
-    )
-    max_turn_ms: int = _number(
-        14 * 60_000, "longest worker turn, even if the invocation could go on", low=1_000
-    )
-    idle_end_ms: int = _number(
-        30_000,
+        Range(low=50),
+    ] = 1_000
+    records_per_read: Annotated[
+        int, "GetRecords Limit (quota 10,000)", Range(low=1, high=10_000)
+    ] = 10_000
+    busy_read_ms: Annotated[
+        int, "least time between reads of a shard (quota 5 GetRecords/s per shard)", Range(low=0)
+    ] = 200
+    read_bytes_per_s: Annotated[
+        int, "read pace per shard, bytes/s (quota 2 MiB/s)", Range(low=1024)
+    ] = 2 * 1024 * 1024
+    retry_first_ms: Annotated[int, "first back-off after a throttle or failure", Range(low=1)] = 200
+    max_retry_ms: Annotated[int, "longest back-off", Range(low=1)] = 5_000
+    max_aggregate_records: Annotated[
+        int, "sub-records one aggregate may hold; more is delivered raw", Range(low=1)
+    ] = 100_000
+    max_aggregate_bytes: Annotated[
+        int, "bytes of an aggregate expanded, with keys; more: delivered raw", Range(low=1)
+    ] = 64 * 1024 * 1024
+    turn_margin_ms: Annotated[
+        int, "time kept back at the end of an invocation for stopping in good order", Range(low=500)
+    ] = 15_000
+    max_turn_ms: Annotated[
+        int, "longest worker turn, even if the invocation could go on", Range(low=1_000)
+    ] = 14 * 60_000
+    idle_end_ms: Annotated[
+        int,
         "a slot with nothing held or assigned ends after this long; longer than the time between "
         "two manager turns, or a new slot would end before it is given anything",
-    )
-    stream_calls: str = _choice(
-        "wire",
+    ] = 30_000
+    stream_calls: Annotated[
+        str,
         "how the stream and the tables are called: wire (our own signer and decoder for records "
         "and for single items and pages of a table) or boto3 (the SDK for everything)",
-        "wire",
-        "boto3",
-    )
-    connection_idle_ms: int = _number(
-        5_000,
+        OneOf(("wire", "boto3")),
+    ] = "wire"
+    connection_idle_ms: Annotated[
+        int,
         "a connection to AWS unused for longer, as while Lambda freezes a function, is not used "
         "again: it may have died without a word",
-    )
-    io_threads: int = _number(16, "threads for reads of the stream", low=1, high=256)
-    metrics_ms: int = _number(
-        60_000,
-        "a worker writes its metrics this often",
-        low=500,
-        high=60_000,
-    )
+    ] = 5_000
+    io_threads: Annotated[int, "threads for reads of the stream", Range(low=1, high=256)] = 16
+    metrics_ms: Annotated[
+        int, "a worker writes its metrics this often", Range(low=500, high=60_000)
+    ] = 60_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetConfig(ExpertConfig):
+class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
     """
     Everything a fleet can be told: what its owner decides, and what the classes above have.
 
-    Every field's unit is in its name; its one-line doc, range and choices are in the field's
-    metadata (``doc``, ``low``, ``high``, ``choices``).
+    Every field's unit is in its name; what it means, and what is allowed, stands in its annotation,
+    and in :func:`options`.
 
     Raises:
         ConfigurationError: lists every field that is wrong.
@@ -228,202 +272,189 @@ class FleetConfig(ExpertConfig):
     """
 
     # --- where to begin
-    initial_position: str = _choice(
-        "TRIM_HORIZON",
-        "where leases of a new fleet begin",
-        "TRIM_HORIZON",
-        "LATEST",
-        "AT_TIMESTAMP",
-    )
-    initial_timestamp_ms: int = _number(0, "epoch ms, for initial_position AT_TIMESTAMP")
-    on_trimmed: str = _choice(
-        "stop",
+    initial_position: Annotated[
+        str, "where leases of a new fleet begin", OneOf(("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"))
+    ] = "TRIM_HORIZON"
+    initial_timestamp_ms: Annotated[int, "epoch ms, for initial_position AT_TIMESTAMP"] = 0
+    on_trimmed: Annotated[
+        str,
         "when a position is older than the retention period: stop the shard, or jump to the "
         "oldest record and state the loss",
-        "stop",
-        "jump",
-    )
+        OneOf(("stop", "jump")),
+    ] = "stop"
 
     # --- leases and workers
-    failover_ms: int = _number(
-        10_000,
+    failover_ms: Annotated[
+        int,
         "a counter unchanged for this long means a lost worker (KCL failoverTimeMillis)",
-        low=1_000,
-    )
-    leases_per_worker: int = _number(8, "most leases one worker slot holds", low=1, high=1_000)
-    min_workers: int = _number(1, "slots kept even when few leases need them")
-    max_workers: int = _number(16, "most slots at once", low=1, high=1_000)
+        Range(low=1_000),
+    ] = 10_000
+    leases_per_worker: Annotated[
+        int, "most leases one worker slot holds", Range(low=1, high=1_000)
+    ] = 8
+    min_workers: Annotated[int, "slots kept even when few leases need them"] = 1
+    max_workers: Annotated[int, "most slots at once", Range(low=1, high=1_000)] = 16
 
     # --- sleep
-    sleep: bool = _flag(
-        default=False,
-        doc="a shard without records is given up by its worker, and the manager looks for the next "
+    sleep: Annotated[
+        bool,
+        "a shard without records is given up by its worker, and the manager looks for the next "
         "one: a fleet without records runs no worker",
-    )
-    sleep_after_ms: int = _number(
-        300_000,
+    ] = False
+    sleep_after_ms: Annotated[
+        int,
         "with sleep: a shard at whose tip nothing came for so long falls asleep",
-        low=1_000,
-    )
-    max_wake_ms: int = _number(
-        60_000,
+        Range(low=1_000),
+    ] = 300_000
+    max_wake_ms: Annotated[
+        int,
         "with sleep: how long the first record may wait; the manager runs 5 s of each minute for "
         "60000, nearly all of it for 10000 (its price is told at synth), and looks once a minute "
         "from 65000 on",
-        low=10_000,
-        high=120_000,
-    )
+        Range(low=10_000, high=120_000),
+    ] = 60_000
 
     # --- reading
-    idle_read_ms: int = _number(
-        1_000,
+    idle_read_ms: Annotated[
+        int,
         "longest pause between reads of an empty shard, reached by doubling: how long its next "
         "record may wait",
-        low=200,
-    )
-    misrouted: str = _choice(
-        "deliver",
+        Range(low=200),
+    ] = 1_000
+    misrouted: Annotated[
+        str,
         "sub-records of an aggregate that belong to another shard: deliver, in-range (they alone "
         "are dropped and counted), or kpl (Java's rule: the whole aggregate is dropped and "
         "counted)",
-        "deliver",
-        "in-range",
-        "kpl",
-    )
+        OneOf(("deliver", "in-range", "kpl")),
+    ] = "deliver"
 
     # --- handling
-    filters: str = _text(
-        "",
+    filters: Annotated[
+        str,
         "which records reach the handler: a JSON list of patterns as the event source mapping's, "
         "one of which a record must match; the others are done, and counted (records_filtered)",
+    ] = ""
+    max_batch_records: Annotated[int, "records per handler call", Range(low=1, high=100_000)] = (
+        1_000
     )
-    max_batch_records: int = _number(1_000, "records per handler call", low=1, high=100_000)
-    max_batch_bytes: int = _number(
-        4 * 1024 * 1024, "payload bytes per handler call (one larger record goes alone)", low=1
-    )
-    batch_window_ms: int = _number(
-        0,
+    max_batch_bytes: Annotated[
+        int, "payload bytes per handler call (one larger record goes alone)", Range(low=1)
+    ] = 4 * 1024 * 1024
+    batch_window_ms: Annotated[
+        int,
         "how long records gather before a handler call; what comes of a shard that is behind is "
         "handled at once; a record waits, and the lag is, up to so long (the mapping's "
         "MaximumBatchingWindowInSeconds)",
-        high=300_000,
-    )
-    tumbling_window_ms: int = _number(
-        0,
+        Range(high=300_000),
+    ] = 0
+    tumbling_window_ms: Annotated[
+        int,
         "length of a shard's tumbling windows, by arrival, whole seconds: each handler call "
         "returns the window's state, which the next one is given, and a last call is for the "
         "result; 0: no windows (the mapping's TumblingWindowInSeconds)",
-        high=900_000,
-    )
-    handler_timeout_ms: int = _number(60_000, "time-out of one handler call", low=100)
-    parallelism: int = _number(
-        1,
+        Range(high=900_000),
+    ] = 0
+    handler_timeout_ms: Annotated[int, "time-out of one handler call", Range(low=100)] = 60_000
+    parallelism: Annotated[
+        int,
         "handler calls of a shard at once, each with other partition keys, whose records stay in "
         "order (the mapping's ParallelizationFactor); a handler that is no coroutine function runs "
         "in so many threads of its process, shared by its shards",
-        low=1,
-        high=100,
-    )
-    handler_threads: int = _number(
-        1,
+        Range(low=1, high=100),
+    ] = 1
+    handler_threads: Annotated[
+        int,
         "threads of a worker process for a handler that is no coroutine function, so that so many "
         "shards are handled at once, never one of them twice (but for parallelism, which has as "
         "many threads at least); only for code that several threads may run; 1: one after another",
-        low=1,
-        high=100,
-    )
-    handler_records_per_second: int = _number(
-        0,
+        Range(low=1, high=100),
+    ] = 1
+    handler_records_per_second: Annotated[
+        int,
         "records that each worker process hands to its handler in a second, and most in a call; 0: "
         "as fast as it goes; a fleet hands over up to max_workers times as many",
-    )
-    on_failure: str = field(
-        default="retry",
-        metadata={
-            "doc": "a batch that failed: retry (together, and one record at a time for the last "
-            "attempt), or bisect (in halves until the failing record is alone; a split is no "
-            "attempt; the mapping's BisectBatchOnFunctionError)",
-            "choices": RETRIES,
-        },
-    )
-    max_attempts: int = _number(
-        5, "handler attempts per record before on_exhausted; 0 retries for ever"
-    )
-    max_record_age_ms: int = _number(
-        0,
+    ] = 0
+    on_failure: Annotated[
+        str,
+        "a batch that failed: retry (together, and one record at a time for the last "
+        "attempt), or bisect (in halves until the failing record is alone; a split is no "
+        "attempt; the mapping's BisectBatchOnFunctionError)",
+        OneOf(RETRIES),
+    ] = "retry"
+    max_attempts: Annotated[
+        int, "handler attempts per record before on_exhausted; 0 retries for ever"
+    ] = 5
+    max_record_age_ms: Annotated[
+        int,
         "an older record is not handled: on_exhausted, unless stop, at once; 0: however old (the "
         "mapping's MaximumRecordAgeInSeconds)",
-    )
-    on_exhausted: str = field(
-        default="stop",
-        metadata={
-            "doc": "after max_attempts: stop the shard, skip the record and tell where it stands "
-            "(RecordSkipped; its data is kept nowhere), or record in full to SQS or S3 and skip; "
-            "sns: in full to S3, and told to a topic",
-            "choices": POLICIES,
-        },
-    )
-    max_crashes: int = _number(
-        3, "process deaths charged to one shard before max_attempts' policy applies", low=1
-    )
-    checkpoint: str = _choice(
-        "auto",
+    ] = 0
+    on_exhausted: Annotated[
+        str,
+        "after max_attempts: stop the shard, skip the record and tell where it stands "
+        "(RecordSkipped; its data is kept nowhere), or record in full to SQS or S3 and skip; "
+        "sns: in full to S3, and told to a topic",
+        OneOf(POLICIES),
+    ] = "stop"
+    max_crashes: Annotated[
+        int, "process deaths charged to one shard before max_attempts' policy applies", Range(low=1)
+    ] = 3
+    checkpoint: Annotated[
+        str,
         "when a record is done: auto (the handler has returned), or manual (it has called "
         "batch.checkpoint, in that call or a later one; the KCL's checkpointer)",
-        "auto",
-        "manual",
-    )
-    max_open_records: int = _number(
-        100_000,
+        OneOf(("auto", "manual")),
+    ] = "auto"
+    max_open_records: Annotated[
+        int,
         "with checkpoint manual, or parallelism: records of a shard that wait for their "
         "checkpoint; with so many, calls bring no more of them",
-        low=1,
-        high=1_000_000,
-    )
-    max_open_bytes: int = _number(
-        64 * 1024 * 1024,
+        Range(low=1, high=1_000_000),
+    ] = 100_000
+    max_open_bytes: Annotated[
+        int,
         "with checkpoint manual, or parallelism: the same for their payload bytes; with "
         "parallelism never more than an answer of GetRecords has, 10 MiB",
-        low=1,
-    )
-    max_open_age_ms: int = _number(
-        300_000, "with checkpoint manual: the same once one has waited for so long", low=100
-    )
-    checkpoint_ms: int = _number(
-        1_000, "least time between checkpoints of a lease; the last one is always written"
-    )
+        Range(low=1),
+    ] = 64 * 1024 * 1024
+    max_open_age_ms: Annotated[
+        int, "with checkpoint manual: the same once one has waited for so long", Range(low=100)
+    ] = 300_000
+    checkpoint_ms: Annotated[
+        int, "least time between checkpoints of a lease; the last one is always written"
+    ] = 1_000
 
     # --- objective and money
-    lag_objective_ms: int = _number(0, "how far behind a shard may be at most; 0: no objective")
-    budget_cents_per_day: int = _number(
-        0, "what the fleet itself shall cost a day at most, US cents; 0: no budget"
-    )
-    over_budget: str = _choice(
-        "tell",
+    lag_objective_ms: Annotated[int, "how far behind a shard may be at most; 0: no objective"] = 0
+    budget_cents_per_day: Annotated[
+        int, "what the fleet itself shall cost a day at most, US cents; 0: no budget"
+    ] = 0
+    over_budget: Annotated[
+        str,
         "when a day's budget is spent: tell, or pause all shards until the next day (UTC)",
-        "tell",
-        "pause",
-    )
+        OneOf(("tell", "pause")),
+    ] = "tell"
 
     # --- what is told
-    shard_metrics: bool = _flag(
-        default=False,
-        doc="metrics per shard too: CloudWatch charges for each metric of each shard",
-    )
-    otlp_endpoint: str = _text(
-        "",
+    shard_metrics: Annotated[
+        bool, "metrics per shard too: CloudWatch charges for each metric of each shard"
+    ] = False
+    otlp_endpoint: Annotated[
+        str,
         "URL where an OpenTelemetry collector takes metrics as OTLP/JSON, e.g. "
         "http://localhost:4318/v1/metrics; they go there as well as to CloudWatch",
-    )
-    log_errors: bool = _flag(
-        default=False,
-        doc="log, and note where a shard stops, what a failing handler said, not only the kind of "
+    ] = ""
+    log_errors: Annotated[
+        bool,
+        "log, and note where a shard stops, what a failing handler said, not only the kind of "
         "error and the place in the code: it may hold record data",
-    )
+    ] = False
 
     def __post_init__(self) -> None:
         """Validate everything and report all problems at once."""
-        problems = [p for f in fields(self) for p in _problems(f, getattr(self, f.name))]
+        values = ((option, getattr(self, option.name)) for option in options())
+        problems = [problem for option, value in values if (problem := option.problem_of(value))]
         if self.initial_position == "AT_TIMESTAMP" and not self.initial_timestamp_ms:
             problems.append("initial_timestamp_ms: needed for initial_position AT_TIMESTAMP")
         if self.initial_timestamp_ms and (fault := instant_fault(self.initial_timestamp_ms)):
@@ -572,9 +603,9 @@ class FleetConfig(ExpertConfig):
     def to_env(self) -> dict[str, str]:
         """Return the environment variables that say the same; defaults are left out."""
         return {
-            f"{ENV_PREFIX}{f.name.upper()}": _as_text(getattr(self, f.name))
-            for f in fields(self)
-            if f.default is MISSING or getattr(self, f.name) != f.default
+            option.variable: _as_text(getattr(self, option.name))
+            for option in options()
+            if option.is_required or getattr(self, option.name) != option.default
         }
 
     @classmethod
@@ -588,16 +619,17 @@ class FleetConfig(ExpertConfig):
         """
         problems: list[str] = []
         values: dict[str, Any] = {}
-        for f in fields(cls):
-            text = env.get(f"{ENV_PREFIX}{f.name.upper()}")
+        for option in options():
+            text = env.get(option.variable)
             if text is None:
-                if f.default is MISSING:
-                    problems.append(f"{ENV_PREFIX}{f.name.upper()}: missing")
+                if option.is_required:
+                    problems.append(f"{option.variable}: missing")
                 continue
             try:
-                values[f.name] = _from_text(f, text)
+                values[option.name] = option.value_of(text)
             except ValueError:
-                problems.append(f"{ENV_PREFIX}{f.name.upper()}: {text!r} found, {f.type} expected")
+                kind = option.kind.__name__
+                problems.append(f"{option.variable}: {text!r} found, {kind} expected")
         if problems:
             message = "environment: " + "; ".join(problems)
             raise ConfigurationError(message)
@@ -610,24 +642,7 @@ def _as_text(value: object) -> str:
     return str(value)
 
 
-def _from_text(f: Field[Any], text: str) -> object:
-    if f.type == "int":
-        return int(text)
-    if f.type == "bool":
-        if text not in ("true", "false"):
-            raise ValueError(text)
-        return text == "true"
-    return text
-
-
-def _problems(f: Field[Any], value: object) -> list[str]:
-    choices = f.metadata.get("choices")
-    if choices and value not in choices:
-        return [f"{f.name}: {value!r} found, one of {', '.join(choices)} allowed"]
-    if f.type == "int":
-        low, high = f.metadata["low"], f.metadata["high"]
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            return [f"{f.name}: {value!r} found, {low} to {high} allowed"]
-    if f.type == "str" and not choices and f.default is MISSING and not value:
-        return [f"{f.name}: must not be empty"]
-    return []
+@cache
+def options() -> tuple[Option, ...]:
+    """Return every option: those that the construct sets, those for experts, and the others."""
+    return tuple(Option.of(each) for each in fields(FleetConfig))

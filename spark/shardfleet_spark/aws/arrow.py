@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
+from msgspec import Struct
 
 from shardfleet.kpl.content import Fault, content_of
 from shardfleet.kpl.deaggregate import ExpansionLimits
 from shardfleet.kpl.envelope import DIGEST_BYTES, MAGIC, body_of, is_framed
 from shardfleet.kpl.messages_pb2 import AggregatedRecordBytes
 from shardfleet.records import StreamRecord
-from shardfleet.values import dataclass
 
 CHUNK_BYTES = 512 * 1024
 """How much data is best handed over at once: it stays in the processor's cache."""
@@ -44,8 +44,7 @@ _Ints = np.ndarray[Any, np.dtype[np.int64]]
 _Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserColumns:
+class UserColumns(Struct, frozen=True, kw_only=True):
     """
     The user records of some aggregates, in order, a row each.
 

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
+from msgspec import Struct
 
 from shardfleet.errors import ConfigurationError, ShardfleetError
-from shardfleet.values import dataclass
 from shardfleet_spark.host.background_loop import BackgroundLoop
 
 _SCHEMA_NOT_FOUND = 40403
@@ -51,8 +51,7 @@ class Registry(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerBounds:
+class AnswerBounds(Struct, frozen=True):
     """
     What an answer of a registry may take.
 
@@ -268,8 +267,7 @@ class KeptSchemas:
         return kept
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     schema: str | None = None
     why: str = ""
     until_s: float = 0.0

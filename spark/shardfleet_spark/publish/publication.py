@@ -13,7 +13,9 @@ past it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.changes import (
     checkpoint,

@@ -7,7 +7,9 @@ What is asked when, what counts as a gap and as the end: :mod:`shardfleet.domain
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.attempts import back_off_ms
 from shardfleet.domain.positions.positions import position_text

@@ -1,9 +1,9 @@
 """The rows of a KCL 3's workers, in both layouts, attribute by attribute (protocol.md §2.6)."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
 from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow

@@ -6,11 +6,11 @@ exactly what it says.
 """
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shardfleet.adapters.dynamodb.items import item_from_fields
 from shardfleet.adapters.dynamodb.leases import ensure_lease_table

@@ -1,6 +1,6 @@
 """A manager over memory ports in virtual time, and the stream it lists."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import SlotInput, claim, heartbeat

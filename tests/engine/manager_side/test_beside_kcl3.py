@@ -4,9 +4,8 @@ Beside a KCL 3 its leader gives out the leases, to those that show a fresh row o
 Protocol.md §2.3, §2.6 and §3.2; the real one: `make interop`.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.reasons import Pause

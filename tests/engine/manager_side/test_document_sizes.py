@@ -1,7 +1,8 @@
 """No document of the manager's outgrows an item of DynamoDB, however large the fleet is."""
 
-from dataclasses import replace
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse
 from shardfleet.domain.item_size import value_bytes

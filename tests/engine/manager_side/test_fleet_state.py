@@ -1,8 +1,7 @@
 """Typed documents of the fleet-state table over a store that loses replies."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse
 from shardfleet.domain.delivery.stops import StopNote

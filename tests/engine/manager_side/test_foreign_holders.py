@@ -1,9 +1,9 @@
 """Slots are started for leases that they can be given: not for what healthy others hold (Z8)."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.expiry import Reading, Sighting

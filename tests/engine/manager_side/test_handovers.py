@@ -1,8 +1,7 @@
 """A lease that moves is handed over: begun by the manager, watched, and forced in the end."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.balance.by_count import Assignment, AssignmentKind
 from shardfleet.domain.leases import changes as lease_changes

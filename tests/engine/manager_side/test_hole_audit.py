@@ -1,8 +1,7 @@
 """A lease that a foreign hand deletes is made again, so that nothing is skipped."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.reasons import LeaseLostUnseen
 from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber

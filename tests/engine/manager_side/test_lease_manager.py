@@ -1,8 +1,7 @@
 """The manager's turn over memory ports in virtual time."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import SlotEnds

@@ -9,10 +9,10 @@ reshards and 30 rewinds; SHARDFLEET_TEST_DRAWN=1000 (`make whole`) 10,000 and 1,
 import os
 import random
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.cleanup import is_over
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber

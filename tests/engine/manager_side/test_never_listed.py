@@ -1,8 +1,7 @@
 """Leases in the table of shards that the stream never had: not assigned, deleted or counted."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import NeverListed

@@ -1,9 +1,9 @@
 """Paused leases and the manager: assigned to nobody, no alarm of theirs, no slots for them."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses

@@ -1,10 +1,10 @@
 """The manager and sleeping shards: looked at once per period, woken rather than lost."""
 
 import asyncio
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reading.pages import StartKind

@@ -1,6 +1,6 @@
 """The manager's regime: chosen from ledger and lag, kept, told, and acted upon."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from shardfleet.domain.cost.estimate import DAY_MS, Consumption
 from shardfleet.domain.cost.spending import Regime

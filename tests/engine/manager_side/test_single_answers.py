@@ -6,10 +6,10 @@ Which calls there are is seen by a run without a fault. What each answer may cos
 """
 
 import asyncio
-from dataclasses import replace
 from functools import cache
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.refusals import RefusalKind
 from shardfleet.engine.manager.loop import run_manager

@@ -1,8 +1,7 @@
 """Slots are started once, repaired when silent, and drained slowly (hazards H2, H3)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import force_setattr, replace
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases import changes as lease_changes
@@ -247,7 +246,7 @@ async def shrinking_fleet(**options):
     """Return a fleet of two slots with two leases each, of which one slot would do."""
     fleet = Fleet(leases_per_worker=2, assignment="count", scale_down_ms=60_000, **options)
     slots = await running_fleet(fleet)
-    object.__setattr__(fleet.config, "leases_per_worker", 4)
+    force_setattr(fleet.config, "leases_per_worker", 4)
     return fleet, slots
 
 
@@ -280,7 +279,7 @@ def test_a_slot_leaves_only_when_a_surplus_has_lasted_and_hands_its_leases_over_
 def test_a_slot_that_cannot_hand_over_is_drained_after_its_time():
     async def main():
         fleet, slots = await shrinking_fleet(handler_timeout_ms=10_000)
-        object.__setattr__(fleet.config, "leases_per_worker", 8)
+        force_setattr(fleet.config, "leases_per_worker", 8)
         await live(fleet, slots, turns=4)
         leave_most_ms = fleet.config.handover_limit_ms + fleet.config.cycle_ms
         parent_id = "shardId-000000000099"
@@ -304,7 +303,7 @@ def test_a_slot_that_leaves_stays_when_it_is_needed_again():
         fleet, slots = await shrinking_fleet()
         await live(fleet, slots, turns=4)
         assert (await fleet.slot("s0002")).leaving_ms
-        object.__setattr__(fleet.config, "leases_per_worker", 2)
+        force_setattr(fleet.config, "leases_per_worker", 2)
         await live(fleet, slots, turns=1)
         assert not (await fleet.slot("s0002")).leaving_ms
         assert not (await fleet.slot("s0002")).drain

@@ -1,6 +1,6 @@
 """What the manager keeps of its turns: differences with reasons, bounded, never in the way."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from shardfleet.domain import turn as domain_turn
 from shardfleet.domain.leases.cleanup import plan_lease_cleanup

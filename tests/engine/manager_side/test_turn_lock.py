@@ -1,10 +1,10 @@
 """The turn lock between managers whose clocks differ, and what is told of waiting for it (H13)."""
 
 import asyncio
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.state.fleet_state import FleetState

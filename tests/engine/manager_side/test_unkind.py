@@ -1,8 +1,7 @@
 """A manager on the embedded Kinesis at its unkindest: no lease is lost, made twice, or woken."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import ListedMidReshard

@@ -5,9 +5,8 @@ Whatever has become of whichever document: the turn ends, the leases keep their 
 and an event and a metric name the document.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses

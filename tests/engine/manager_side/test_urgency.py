@@ -3,9 +3,9 @@
 import asyncio
 import os
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.engine.manager.loop import run_manager

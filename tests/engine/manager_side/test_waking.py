@@ -1,7 +1,8 @@
 """A manager that dies while it wakes a shard: the next one finds the same and wakes it."""
 
 import asyncio
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import LeaseManager

@@ -1,8 +1,7 @@
 """Forecasts by the manager's own planners; what happens afterwards is what they said."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.stops import StopNote

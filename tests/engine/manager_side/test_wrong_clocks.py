@@ -1,8 +1,7 @@
 """What a manager makes of what another one kept when one of their wall clocks is wrong (E7)."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import LeaseManager

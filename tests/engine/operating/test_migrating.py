@@ -1,9 +1,9 @@
 """A migration is carried out by whoever runs the command, gone on with, turned round, or ended."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import Direction

@@ -1,9 +1,9 @@
 """Pause, drain, force, end: each waits until workers have let go, and says who has not."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.reasons import Pause, SecondListingAwaited
 from shardfleet.domain.sleep.pauses import Pauses

@@ -1,8 +1,7 @@
 """What a person is shown of a fleet is what its tables hold, each thing in its place."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.cost.spending import Chosen, Regime
 from shardfleet.domain.delivery.stops import MissingShard, StopNote

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.given_up import given_up_of
 from shardfleet.engine.ports import HandlerResult

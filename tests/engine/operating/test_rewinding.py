@@ -1,9 +1,9 @@
 """Setting leases back: what a preview says is what comes again, and nothing else."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.reasons import Pause

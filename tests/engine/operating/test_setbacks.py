@@ -9,9 +9,11 @@ the stream: everything behind the place that the lease was set to.
 """
 
 import asyncio
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.lanes import lane_of
 from shardfleet.domain.leases import changes as lease_changes
@@ -493,7 +495,7 @@ def test_what_expires_behind_a_rewind_is_told_and_stops_who_did_not_ask_for_the_
 
     async def scenario():
         (kind,) = (kind for kind in KINDS if kind.name == "tip")
-        scene = Scene(replace(kind, config={"on_trimmed": "stop"}))
+        scene = Scene(dataclasses.replace(kind, config={"on_trimmed": "stop"}))
         await kind.leave(scene, is_cut_off=False)
         scene.settle()
         await WAYS[f"rewind by {way}"](scene)

@@ -1,9 +1,9 @@
 """One lease in a worker's hands: every answer of the table, and every answer that never comes."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.changes import initiate_handover
 from shardfleet.domain.slots.slot import LeaseOutcome

@@ -10,9 +10,9 @@ Long, and one idea: the table, and what no table can say about when suspicion an
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.attempts import POLICIES
 from shardfleet.domain.delivery.calls import CallKind

@@ -6,10 +6,10 @@ It is one idea: what one shard's delivery does with every answer of one handler.
 
 import asyncio
 import itertools
-from dataclasses import replace
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.attempts import POLICIES, FailurePolicy
 from shardfleet.engine.ports import HandlerResult

@@ -2,9 +2,9 @@
 
 import asyncio
 import contextvars
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.slots.slot import TurnOutcome, intend_start
 from shardfleet.engine.state.fleet_state import FleetState

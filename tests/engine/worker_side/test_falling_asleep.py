@@ -1,10 +1,10 @@
 """A worker's part in sleep: an idle shard is given up where it was read to, and only then."""
 
 import asyncio
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import TurnOutcome, announce_assignment

@@ -1,9 +1,9 @@
 """What looks like the end of a shard and is not, and what must not come after it."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Lease

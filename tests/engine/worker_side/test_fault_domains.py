@@ -5,9 +5,9 @@ Hazards H9, H10.
 """
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.slots.slot import TurnOutcome

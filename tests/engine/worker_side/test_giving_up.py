@@ -1,9 +1,9 @@
 """A paused lease is given up: after the batch, checkpointed, and nothing twice."""
 
 import asyncio
-from dataclasses import asdict
 
 import pytest
+from msgspec import to_builtins
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.reasons import Pause
@@ -175,7 +175,10 @@ def test_two_people_who_pause_at_once_both_do(conflicts):
                 merged = current.with_leases(other.leases.keys(), ANN)
                 known = await world.state.read(kind, name)
                 await write(
-                    kind, name, asdict(merged), expected_version=known.version if known else None
+                    kind,
+                    name,
+                    to_builtins(merged),
+                    expected_version=known.version if known else None,
                 )
             return await write(kind, name, body, expected_version=expected_version)
 

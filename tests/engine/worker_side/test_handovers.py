@@ -1,8 +1,9 @@
 """A graceful handover between two workers: who works until when, and how soon the other begins."""
 
 import asyncio
-from dataclasses import replace
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import SlotState, announce_assignment, intend_start

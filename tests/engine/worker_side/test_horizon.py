@@ -6,9 +6,10 @@ goes on, without a word, at the oldest record that is left (GetRecords, AT_SEQUE
 """
 
 import asyncio
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.reading.pages import StartKind
 from shardfleet.errors import IteratorExpired, OutcomeUnknown, PositionTrimmed, Throttled
@@ -273,7 +274,9 @@ def test_a_proof_that_is_refused_expires_or_says_nothing_is_repeated_for_the_sam
             if limit == 1 and unclear[0]:
                 unclear[0] -= 1
                 if unclear[0]:  # Hazard H6: empty, with lag; from the position on.
-                    moved = replace(world.stream._iterators[seen[-1]], made_ms=10**9 + unclear[0])
+                    moved = dataclasses.replace(
+                        world.stream._iterators[seen[-1]], made_ms=10**9 + unclear[0]
+                    )
                     again = world.stream._issue(moved)
                     followed.append(again)
                     return replace(page, records=(), resume_token=again, millis_behind_latest=9_000)

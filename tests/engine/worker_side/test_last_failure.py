@@ -1,7 +1,8 @@
 """A worker that does not work says why on its slot's record, and takes it back when it does."""
 
 import asyncio
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import TurnOutcome

@@ -1,7 +1,8 @@
 """Renewals in time, local expiry, handovers and releases (protocol.md §1.6, §3.5; H14-H17)."""
 
 import asyncio
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.slots.slot import LeaseOutcome

@@ -7,10 +7,10 @@ until they have expired (ListShards, DescribeStreamSummary); ListShards is not a
 """
 
 import asyncio
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.reasons import (
     ListedStill,

@@ -4,10 +4,10 @@ import asyncio
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.errors import Throttled

@@ -1,10 +1,10 @@
 """Reading a shard: where it begins, where it goes on, how fast, and what was trimmed."""
 
 import asyncio
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.reading.pages import StartKind
 from shardfleet.domain.stream.sequence import AT_LATEST, ExtendedSequenceNumber

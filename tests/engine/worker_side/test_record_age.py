@@ -1,8 +1,7 @@
 """Records that are too old for the handler: kept elsewhere in full, and passed only then."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from msgspec.structs import replace as replace_fields
 
 from shardfleet.errors import ConfigurationError

@@ -1,9 +1,9 @@
 """The end of a shard: children first, parents before children, and nothing ends that has not."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.stream.sequence import (

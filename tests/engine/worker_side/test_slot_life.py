@@ -1,10 +1,10 @@
 """Assignments, drain, handover, and the end of a slot (hazard H2, protocol.md §3.5)."""
 
 import asyncio
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases import changes as lease_changes

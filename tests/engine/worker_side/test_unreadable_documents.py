@@ -6,9 +6,9 @@ are read, nothing is lost, and an event names the document.
 """
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.slots.slot import TurnOutcome

@@ -10,9 +10,9 @@ import os
 import random
 import re
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.slots.slot import ask_to_drain
 from shardfleet.engine.state.kinds import WINDOW

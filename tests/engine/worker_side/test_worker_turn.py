@@ -1,9 +1,9 @@
 """A whole turn: the order of things, and each way in which it ends."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.slots.slot import (
     SlotState,

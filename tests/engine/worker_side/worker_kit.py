@@ -1,7 +1,8 @@
 """A worker over memory ports in virtual time: stores with faults, slots, leases and whole turns."""
 
 import asyncio
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Lease

@@ -2,10 +2,10 @@
 
 import json
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from botocore.exceptions import EndpointConnectionError
+from msgspec.structs import replace
 
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet_local.dashboard.gathering import Gatherer

@@ -8,9 +8,12 @@ undisturbed is found sooner there.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
+
+from msgspec.structs import replace
 
 from shardfleet_testkit.simulation import Options
 from shardfleet_testkit.simulation.faults import FaultMix
@@ -33,7 +36,7 @@ _LONG = (15.0, 45.0)
 
 def _only(**probabilities: float) -> Callable[[int], Options]:
     """Return runs in which nothing goes wrong but these."""
-    mix = replace(FaultMix.none(), **probabilities)
+    mix = dataclasses.replace(FaultMix.none(), **probabilities)
     return lambda seed: Options(seed=seed, is_small=True, mix=mix)
 
 
@@ -42,7 +45,7 @@ def _drawn(reshape: Callable[[Shape], Shape], **probabilities: float) -> Callabl
 
     def options(seed: int) -> Options:
         chance = random.Random(f"{seed}/arena")
-        mix = replace(FaultMix.drawn(chance), **probabilities)
+        mix = dataclasses.replace(FaultMix.drawn(chance), **probabilities)
         return Options(seed=seed, is_small=True, mix=mix, reshape=reshape)
 
     return options
@@ -52,13 +55,13 @@ def _focused(
     *focus: str, shape: dict[str, object], **probabilities: float
 ) -> Callable[[int], Options]:
     """Return runs in which invocations freeze or die in some calls only; see :class:`Shape`."""
-    mix = replace(FaultMix.none(), **probabilities)
+    mix = dataclasses.replace(FaultMix.none(), **probabilities)
 
     def reshape(drawn: Shape) -> Shape:
         own = {k: v for k, v in shape.items() if k not in _OF_SHAPES}
         of_shape = {k: v for k, v in shape.items() if k in _OF_SHAPES}
         config = replace(drawn.config, **own)  # type: ignore[arg-type]
-        return replace(drawn, config=config, focus=focus, **of_shape)  # type: ignore[arg-type]
+        return dataclasses.replace(drawn, config=config, focus=focus, **of_shape)  # type: ignore[arg-type]
 
     return lambda seed: Options(seed=seed, is_small=True, mix=mix, reshape=reshape)
 
@@ -66,72 +69,74 @@ def _focused(
 def _with_peer(shape: Shape) -> Shape:
     """Let a worker like Java's share the stream."""
     config = replace(shape.config, initial_position="TRIM_HORIZON", on_exhausted="stop")
-    return replace(shape, config=config, has_peer=True)
+    return dataclasses.replace(shape, config=config, has_peer=True)
 
 
 def _restless(shape: Shape) -> Shape:
     """Reshard every few seconds, and let managers look often."""
     config = replace(shape.config, cycle_ms=2_000, checkpoint_ms=0)
-    return replace(shape, config=config, reshard_every_s=3.0, records_per_s=8.0)
+    return dataclasses.replace(shape, config=config, reshard_every_s=3.0, records_per_s=8.0)
 
 
 def _reshaped(
     reshape: Callable[[Shape], Shape], **probabilities: float
 ) -> Callable[[int], Options]:
     """Return runs in which nothing goes wrong but these, in fleets of another shape."""
-    mix = replace(FaultMix.none(), **probabilities)
+    mix = dataclasses.replace(FaultMix.none(), **probabilities)
     return lambda seed: Options(seed=seed, is_small=True, mix=mix, reshape=reshape)
 
 
 def _gives_up(shape: Shape) -> Shape:
     """Keep records elsewhere that cannot be handled."""
-    return replace(shape, config=replace(shape.config, on_exhausted="sqs"), has_peer=False)
+    return dataclasses.replace(
+        shape, config=dataclasses.replace(shape.config, on_exhausted="sqs"), has_peer=False
+    )
 
 
 def _at_the_tip(shape: Shape) -> Shape:
     """Begin at the tip of a busy stream."""
     config = replace(shape.config, initial_position="LATEST")
-    return replace(shape, config=config, has_peer=False, records_per_s=8.0)
+    return dataclasses.replace(shape, config=config, has_peer=False, records_per_s=8.0)
 
 
 def _busy(shape: Shape) -> Shape:
     """Let there be records all the time, and checkpoints seldom."""
     config = replace(shape.config, checkpoint_ms=5_000, max_turn_ms=20_000)
-    return replace(shape, config=config, records_per_s=8.0)
+    return dataclasses.replace(shape, config=config, records_per_s=8.0)
 
 
 def _forgetful(shape: Shape) -> Shape:
     """Let shards leave the stream as soon as their records are done."""
-    return replace(shape, forget_most_s=0.5, has_peer=False)
+    return dataclasses.replace(shape, forget_most_s=0.5, has_peer=False)
 
 
 def _watchful(shape: Shape) -> Shape:
     """Let managers look each second."""
-    return replace(shape, config=replace(shape.config, cycle_ms=1_000))
+    return dataclasses.replace(shape, config=dataclasses.replace(shape.config, cycle_ms=1_000))
 
 
 def _sleeping(shape: Shape) -> Shape:
     """Let idle shards sleep, in a fleet of its own."""
-    return replace(shape.sleeping(random.Random(shape.records_per_s)), has_peer=False)
+    return dataclasses.replace(shape.sleeping(random.Random(shape.records_per_s)), has_peer=False)
 
 
 def _light_sleepers(shape: Shape) -> Shape:
     """Let shards sleep after a second, for a long while, and be looked at often."""
     found = _sleeping(shape)
     config = replace(found.config, sleep_after_ms=1_000, max_wake_ms=10_000, idle_end_ms=10_000)
-    return replace(found, config=config, busy_s=200.0)
+    return dataclasses.replace(found, config=config, busy_s=200.0)
 
 
 def _many_shards(shape: Shape) -> Shape:
     """Begin with many shards, and a manager that looks seldom."""
     config = replace(shape.config, cycle_ms=20_000)
-    return replace(shape, config=config, shards=8)
+    return dataclasses.replace(shape, config=config, shards=8)
 
 
 def _long_turns(shape: Shape) -> Shape:
     """Let turns last as long as they may here, of few shards that stay."""
     config = replace(shape.config, max_turn_ms=75_000, turn_margin_ms=6_000)
-    return replace(shape, config=config, reshard_every_s=60.0, has_peer=False)
+    return dataclasses.replace(shape, config=config, reshard_every_s=60.0, has_peer=False)
 
 
 ARENAS: Mapping[str, Callable[[int], Options]] = {

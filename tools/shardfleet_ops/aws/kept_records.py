@@ -12,9 +12,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.adapters.sdk_errors import ErrorFactory, SdkCall, pages
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
@@ -27,7 +29,6 @@ from shardfleet.domain.delivery.given_up import (
 )
 from shardfleet.errors import ConfigurationError, ShardfleetError
 from shardfleet.foreign import read_bytes
-from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -146,8 +147,7 @@ class KeptInBucket:
         """Nothing is to be done: an object is there for all."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
+class _Message(Struct, frozen=True):
     receipt: str
     text: str
 

@@ -1,10 +1,12 @@
 """`shardfleet config`: every setting of a fleet, as a page; docs/configuration.md is its output."""
 
-from dataclasses import MISSING, Field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardfleet_ops.cli.fleet_access import JsonOption
 from shardfleet_ops.cli.telling import tell
+
+if TYPE_CHECKING:
+    from shardfleet.config import Option
 
 _HEAD = """\
 # Configuration
@@ -26,7 +28,6 @@ _SECTIONS = {
     "experts": "Settings for experts: `experts`",
     "construct": "Set by the construct",
 }
-_ANY = 2**53  # What FleetConfig calls "no upper limit".
 
 
 def config(*, as_json: JsonOption = False) -> None:
@@ -51,7 +52,7 @@ def _row(setting: dict[str, Any]) -> str:
 
 
 def _settings() -> list[dict[str, Any]]:
-    from shardfleet.config import DeployedConfig, ExpertConfig, FleetConfig
+    from shardfleet.config import DeployedConfig, ExpertConfig, FleetConfig, options
 
     classes = {"config": FleetConfig, "experts": ExpertConfig, "construct": DeployedConfig}
     set_by = {name: who for who, cls in classes.items() for name in cls.__annotations__}
@@ -59,11 +60,11 @@ def _settings() -> list[dict[str, Any]]:
         {
             "name": each.name,
             "set_by": set_by[each.name],
-            "default": None if each.default is MISSING else each.default,
+            "default": None if each.is_required else each.default,
             "allowed": _allowed(each),
-            "meaning": each.metadata["doc"],
+            "meaning": each.doc,
         }
-        for each in fields(FleetConfig)
+        for each in options()
     ]
 
 
@@ -75,11 +76,13 @@ def _default(value: object) -> str:
     return f"`{value}`" if value != "" else "empty"
 
 
-def _allowed(setting: "Field[Any]") -> str:
-    about = setting.metadata
-    if "choices" in about:
-        return ", ".join(f"`{choice}`" for choice in about["choices"])
-    if "low" in about:
-        most = "" if about["high"] == _ANY else f" to {about['high']}"
-        return f"{about['low']}{most or ' or more'}"
-    return "true, false" if setting.type == "bool" else "text"
+def _allowed(option: "Option") -> str:
+    from shardfleet.config import ANY, OneOf, Range
+
+    match option.allowed:
+        case OneOf(words):
+            return ", ".join(f"`{word}`" for word in words)
+        case Range(low, high):
+            return f"{low} or more" if high == ANY else f"{low} to {high}"
+        case None:
+            return "true, false" if option.kind is bool else "text"

@@ -1,11 +1,11 @@
 """`shardfleet cost`: what the fleet has used, beside an estimate and the stream's own price."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from shardfleet.domain.cost.estimate import (
     DAYS_PER_MONTH,
@@ -122,7 +122,7 @@ async def _found(
                 "day": day.day,
                 "total": day.costs(prices).total,
                 "by_item": dict(day.costs(prices).by_item),
-                "used": asdict(day.used),
+                "used": to_builtins(day.used),
                 "metrics": len(day.metrics),
                 "covered_ms": day.covered_ms,
             }
@@ -140,7 +140,7 @@ async def _found(
         "part_of_stream": None if rate is None or not stream else rate * DAYS_PER_MONTH / stream,
         "lag_objective_ms": config.lag_objective_ms or None,
         "budget_per_day": config.budget_cents_per_day / 100 or None,
-        "regime": regime and {**asdict(regime), "reason": reason_json(regime.reason)},
+        "regime": regime and {**to_builtins(regime), "reason": reason_json(regime.reason)},
         "at_ms": now_ms,
     }
 

@@ -1,10 +1,10 @@
 """`shardfleet doctor`: what is wrong with a deployed fleet, or with a template, and the remedy."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import to_builtins
 from rich.text import Text
 
 from shardfleet_ops.cli.fleet_access import JsonOption, reaching_aws
@@ -57,7 +57,7 @@ def _look_at_fleet(name: FleetName, as_json: bool) -> bool:
     for each in findings:
         grave = each.severity is Severity.ERROR
         lines += [_headed(each.found, grave=grave), f"  {each.remedy}."]
-    tell([asdict(each) for each in findings], lines or [_HEALTHY], as_json=as_json)
+    tell([to_builtins(each) for each in findings], lines or [_HEALTHY], as_json=as_json)
     return any(each.severity is Severity.ERROR for each in findings)
 
 
@@ -65,7 +65,7 @@ def _look_at_templates(place: Path, as_json: bool) -> bool:
     from shardfleet_ops.cli.templates import NO_LINTER, faults_of, has_linter, read_templates
 
     faults = [
-        {"stack": template.name, **asdict(fault)}
+        {"stack": template.name, **to_builtins(fault)}
         for template in read_templates(place)
         for fault in faults_of(template)
     ]

@@ -1,10 +1,10 @@
 """`shardfleet documents`: documents of the fleet state that cannot be read, mended or dropped."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import to_builtins
 
 from shardfleet.errors import ConfigurationError, ProtocolError
 from shardfleet_ops.cli.approval import DryRunOption, YesOption, approved, exit_code, person
@@ -54,7 +54,7 @@ def documents(
             chosen = [each for each in chosen if may_be_mended(each)]
         rows = [row_of(each) for each in chosen or found.values()]
         if not as_json:
-            lines = [line for row in rows for line in _lines(asdict(row), drop=drop)]
+            lines = [line for row in rows for line in _lines(to_builtins(row), drop=drop)]
             tell(None, lines or [_ALL_READABLE], as_json=False)
         is_asked = bool(chosen) and (mend or drop)
         go_on = is_asked and approved(yes=yes, dry_run=dry_run, as_json=as_json)
@@ -66,7 +66,7 @@ def documents(
             left = await _each(chosen, lambda each: ward.mend(each, facts))
         if as_json:
             written = go_on and not left
-            document = {"written": written, "documents": [asdict(row) for row in rows]}
+            document = {"written": written, "documents": [to_builtins(row) for row in rows]}
             tell(document, (), as_json=True)
         return exit_code(done=(go_on and not left) or not is_asked, dry_run=dry_run)
 

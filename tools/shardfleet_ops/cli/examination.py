@@ -8,11 +8,11 @@ is looked at all the same. Imported by the command when it runs, not before.
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import boto3
 from botocore.exceptions import ClientError
+from msgspec.structs import replace
 
 from shardfleet.adapters.clients.aws_clients import client_config, region_of
 from shardfleet.adapters.dynamodb.items import ENTITY_TYPE, LEASE_KEY

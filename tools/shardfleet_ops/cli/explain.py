@@ -1,9 +1,9 @@
 """`shardfleet explain`: why a shard is where it is and why it moved; the same for a worker."""
 
-from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from shardfleet.domain.turn_log import FLEET
 from shardfleet.errors import ConfigurationError
@@ -104,7 +104,7 @@ def told(answer: Explanation, *, now_ms: int, with_story: bool) -> list[str]:
 
 
 def _as_json(answer: Explanation, now_ms: int) -> dict[str, object]:
-    found = asdict(answer)
+    found: dict[str, Any] = to_builtins(answer)
     found["since_age_ms"] = None if answer.since_ms is None else now_ms - answer.since_ms
     for event in found["story"]:
         event["age_ms"] = now_ms - event["at_ms"]

@@ -4,11 +4,11 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.fleet_access import JsonOption, reaching_aws, with_fleet
@@ -135,7 +135,7 @@ def _filter_of(name: FleetName, subject: str) -> LogFilter:
 
 def _print(line: LogLine, *, as_json: bool) -> None:
     if as_json:
-        say_json(json.dumps(asdict(line)))
+        say_json(json.dumps(to_builtins(line)))
         return
     at = datetime.fromtimestamp(line.at_ms / 1000, UTC)
     begin = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z {line.slot_id or '-'}"

@@ -1,10 +1,10 @@
 """`shardfleet migrate`: leases move from a Java KCL to the fleet and back, while records flow."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import to_builtins
 from rich.table import Table
 
 from shardfleet.domain.balance.kcl3 import Direction
@@ -245,7 +245,7 @@ def migration_json(
     ]
     return {
         "direction": direction,
-        "report": [asdict(line) for line in report],
+        "report": [to_builtins(line) for line in report],
         "written": written,
         "done": is_done,
         "steps": told,

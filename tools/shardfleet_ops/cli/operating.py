@@ -1,11 +1,13 @@
 """`shardfleet pause`, `resume`, `drain` and `release`: workers let go, in good order, and go on."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.reasons import Pause
@@ -284,8 +286,8 @@ async def _print_json(fleet: FleetAccess, task: _Plan, *, written: bool, left: l
     leases, slots = await _rows(fleet, task)
     document = {
         "written": written,
-        "leases": [asdict(row) for row in leases],
-        "slot_rows": [asdict(row) for row in slots],
+        "leases": [to_builtins(row) for row in leases],
+        "slot_rows": [to_builtins(row) for row in slots],
         "left": left,
     }
     tell(document, (), as_json=True)
@@ -359,12 +361,14 @@ def _all_stopped(stopped: dict[str, StopNote], pauses: Pauses) -> Iterator[str]:
 def _resumed_json(
     chosen: Collection[str], stopped: dict[str, StopNote], pauses: Pauses, *, written: bool
 ) -> dict[str, Any]:
-    fleet = [{"lease_key": None, **asdict(pauses.fleet)}] if pauses.fleet else []
-    paused = [{"lease_key": key, **asdict(each)} for key, each in sorted(pauses.leases.items())]
+    fleet = [{"lease_key": None, **to_builtins(pauses.fleet)}] if pauses.fleet else []
+    paused = [
+        {"lease_key": key, **to_builtins(each)} for key, each in sorted(pauses.leases.items())
+    ]
     return {
         "written": written,
         "resumed": list(chosen) if written else [],
-        "stopped": [asdict(note) for note in stopped.values()],
+        "stopped": [to_builtins(note) for note in stopped.values()],
         "paused": [*fleet, *paused],
     }
 

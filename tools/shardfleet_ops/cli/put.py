@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import to_builtins
 from rich.text import Text
 
 from shardfleet.errors import ConfigurationError
@@ -62,7 +62,7 @@ def put(
     found = {
         "read": len(source.records),
         "rejected": {why: list(lines) for why, lines in source.rejects.items()},
-        "sent": asdict(counts) if counts else None,
+        "sent": to_builtins(counts) if counts else None,
     }
     tell(found, _lines(source, counts), as_json=as_json)
 

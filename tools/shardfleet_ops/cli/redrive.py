@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import to_builtins
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.given_up import (
@@ -196,8 +197,8 @@ def _document(
             {**{name: getattr(each, name) for name in names}, "refusal": own.refusal_of(each)}
             for each in documents
         ],
-        "refused": [asdict(each) for each in refused],
-        "shards": [asdict(result) for result in results],
+        "refused": [to_builtins(each) for each in refused],
+        "shards": [to_builtins(result) for result in results],
     }
 
 

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import to_builtins
 
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, AT_TRIM_HORIZON, ExtendedSequenceNumber
@@ -91,7 +91,7 @@ def rewind(
         document = {
             "written": go_on,
             "to": to,
-            "leases": [asdict(row) for row in rows],
+            "leases": [to_builtins(row) for row in rows],
             "unleased": list(plan.unleased),
             "kept_since_ms": kept_ms,
         }

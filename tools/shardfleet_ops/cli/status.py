@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import count
 from typing import Annotated
 
 import typer
+from msgspec import to_builtins
 from rich.console import Group
 from rich.text import Text
 
@@ -59,7 +59,7 @@ def status(
     """Show the fleet in a few lines: leases by state, worker slots, lag, the last plan's age."""
     reading = with_reading(FleetName(stack, fleet_name), application, lambda fleet: fleet.reading())
     found, slots = summary(reading), slot_rows(reading)
-    document = asdict(found) | {"slot_rows": [asdict(row) for row in slots]}
+    document = to_builtins(found) | {"slot_rows": [to_builtins(row) for row in slots]}
     tell(document, [*_summary_lines(found), slot_table(slots)], as_json=as_json)
 
 
@@ -74,7 +74,7 @@ def leases(
     """Show every lease: its owner, state, checkpoint and lag, and what it waits for."""
     reading = with_reading(FleetName(stack, fleet_name), application, lambda fleet: fleet.reading())
     rows = _rows(reading, finished=finished)
-    tell([asdict(row) for row in rows], [lease_table(rows)], as_json=as_json)
+    tell([to_builtins(row) for row in rows], [lease_table(rows)], as_json=as_json)
 
 
 def top(

@@ -1,9 +1,9 @@
 """`shardfleet what-if`: who would have which shard, by the manager's own planners."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from msgspec import to_builtins
 
 from shardfleet.domain.reasons import reason_json
 from shardfleet.domain.turn_log import about
@@ -63,7 +63,7 @@ def _as_json(forecast: Forecast, cycle_ms: int) -> dict[str, object]:
         "steps": [
             {
                 "turn": turn,
-                **asdict(entry),
+                **to_builtins(entry),
                 "reason": reason_json(entry.reason) if entry.reason else None,
                 "text": about(entry),
             }

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 
+from msgspec import Struct
+
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.lease import Lease, keys_by_owner
 from shardfleet.domain.reasons import Reason, ThereAlready
@@ -21,7 +23,6 @@ from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.sequence import LATEST, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.domain.turn_log import FLEET, Entry, Happening, Place, about, sentence
-from shardfleet.values import dataclass
 from shardfleet_ops.explain.fleet_view import (
     FleetReading,
     FleetSummary,
@@ -37,8 +38,7 @@ from shardfleet_ops.explain.fleet_view import (
 UP_TO_DATE_MS = 2_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoryLine:
+class StoryLine(Struct, frozen=True, kw_only=True):
     """
     One line of the story.
 
@@ -58,8 +58,7 @@ class StoryLine:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """
     The answer.
 
@@ -87,8 +86,7 @@ class Explanation:
     story: tuple[StoryLine, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(Struct, frozen=True, kw_only=True):
     """
     What there is to explain from.
 
@@ -343,8 +341,7 @@ class Whereabouts(StrEnum):
     UNREAD = "UNREAD"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """
     The answer to "where is my record?".
 

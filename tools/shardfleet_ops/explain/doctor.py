@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import field
 from enum import StrEnum
 from functools import partial
+
+from msgspec import Struct, field
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import ROLLED_BACK, UPGRADING, Kcl3
@@ -21,7 +22,6 @@ from shardfleet.domain.delivery.stops import MissingShard, StopNote
 from shardfleet.domain.leases.foreign_leases import REMEDY
 from shardfleet.domain.leases.lease import named_foreign
 from shardfleet.domain.slots.slot import SlotState
-from shardfleet.values import dataclass
 from shardfleet_ops.explain.fleet_view import (
     PLAN_STILL_MS,
     FleetReading,
@@ -42,8 +42,7 @@ KNOWN_NEIGHBOURS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFacts:
+class TableFacts(Struct, frozen=True, kw_only=True):
     """
     A DynamoDB table.
 
@@ -61,8 +60,7 @@ class TableFacts:
     indexes: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionFacts:
+class FunctionFacts(Struct, frozen=True, kw_only=True):
     """
     A Lambda function.
 
@@ -78,8 +76,7 @@ class FunctionFacts:
     concurrency: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamFacts:
+class StreamFacts(Struct, frozen=True, kw_only=True):
     """
     The stream.
 
@@ -95,8 +92,7 @@ class StreamFacts:
     distribution: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """
     Everything that was looked at.
 
@@ -150,8 +146,7 @@ class Severity(StrEnum):
     WARNING = "WARNING"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """
     One thing that is wrong.
 

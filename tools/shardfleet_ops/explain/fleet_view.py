@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.expiry import Sighting
@@ -22,7 +23,6 @@ from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.slots.failure import FailureKind, LastFailure
 from shardfleet.domain.slots.lags import lag_now, lags_of
 from shardfleet.domain.slots.slot import Slot, SlotState
-from shardfleet.values import dataclass
 
 _NOTHING_PAUSED = Pauses()
 # Two schedules of the manager, which plans at least once a minute.
@@ -61,8 +61,7 @@ _UNREAD = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetReading:
+class FleetReading(Struct, frozen=True, kw_only=True):
     """
     One reading of both tables.
 
@@ -117,8 +116,7 @@ class FleetReading:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseRow:
+class LeaseRow(Struct, frozen=True, kw_only=True):
     """
     One lease, for a person.
 
@@ -144,8 +142,7 @@ class LeaseRow:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotRow:
+class SlotRow(Struct, frozen=True, kw_only=True):
     """
     One worker slot, for a person.
 
@@ -171,8 +168,7 @@ class SlotRow:
     draining: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureRow:
+class FailureRow(Struct, frozen=True, kw_only=True):
     """
     What some workers fail of, for a person.
 
@@ -194,8 +190,7 @@ class FailureRow:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetSummary:
+class FleetSummary(Struct, frozen=True, kw_only=True):
     """
     The fleet in a few numbers.
 

@@ -12,7 +12,9 @@ handler time) it costs the next one, too, and it stays as far behind as it is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import AssignmentKind
@@ -54,13 +56,11 @@ from shardfleet.events.manager import (
     LeaseWoken,
     SlotStarted,
 )
-from shardfleet.values import dataclass
 
 TURNS_MOST = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     """
     What is supposed; with nothing supposed: what happens as things are.
 
@@ -76,8 +76,7 @@ class Question:
     split: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class Forecast(Struct, frozen=True, kw_only=True):
     """
     What would come of it.
 
@@ -141,8 +140,7 @@ def _held(leases: Iterable[Lease]) -> dict[str, tuple[str, ...]]:
     return {worker_id: tuple(keys) for worker_id, keys in sorted(found.items())}
 
 
-@dataclass(frozen=True, slots=True)
-class _Cost:
+class _Cost(Struct, frozen=True):
     rate: float  # KB/s
     busy: float  # thousandths of a worker
     cpu: float

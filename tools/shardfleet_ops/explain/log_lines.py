@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import Any
 
+from msgspec import Struct, field
+
 from shardfleet.foreign import read_json
-from shardfleet.values import dataclass
 
 # Lambda's own lines, as text or as JSON (Lambda developer guide, "Configuring JSON and plain text
 # log formats").
@@ -28,8 +28,7 @@ _COMMON = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEvent:
+class LogEvent(Struct, frozen=True, kw_only=True):
     """
     One line as CloudWatch Logs keeps it.
 
@@ -45,8 +44,7 @@ class LogEvent:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
+class LogLine(Struct, frozen=True, kw_only=True):
     """
     One line for a person.
 
@@ -62,8 +60,7 @@ class LogLine:
     text: str
 
 
-@dataclass(slots=True)
-class _Sandbox:
+class _Sandbox(Struct):
     """What is known of the invocation that runs in one sandbox."""
 
     request_id: str = ""

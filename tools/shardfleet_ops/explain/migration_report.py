@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import ROLLED_BACK, UPGRADING, Direction
 from shardfleet.domain.balance.migration import IndexStatus, MigrationSnapshot
 from shardfleet.domain.leases.foreign_leases import REMEDY
 from shardfleet.domain.leases.lease import ForeignLease, named_foreign
-from shardfleet.values import dataclass
 
 NAMED_MOST = 5
 
@@ -30,8 +30,7 @@ class ReportMark(StrEnum):
     STOPS = "stops"
 
 
-@dataclass(frozen=True, slots=True)
-class ReportLine:
+class ReportLine(Struct, frozen=True):
     """
     One thing that was looked at.
 
@@ -47,8 +46,7 @@ class ReportLine:
     found: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigrationFacts:
+class MigrationFacts(Struct, frozen=True, kw_only=True):
     """
     What was looked at.
 

@@ -8,12 +8,12 @@ is written or deleted is the document as it was read, and no later one.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.stream.sequence import StreamIncarnation
@@ -56,11 +56,9 @@ from shardfleet.engine.state.kinds import (
     kind_of,
 )
 from shardfleet.errors import OutcomeUnknown, ProtocolError
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MendingFacts:
+class MendingFacts(Struct, frozen=True, kw_only=True):
     """
     What a document may be mended by.
 
@@ -83,8 +81,7 @@ _Body = dict[str, Any]
 _Mending = Callable[[str, _Body, MendingFacts], _Body]
 
 
-@dataclass(frozen=True, slots=True)
-class _Care:
+class _Care(Struct, frozen=True):
     """
     What is known of a kind.
 
@@ -229,8 +226,7 @@ CARE: Mapping[str, _Care] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentRow:
+class DocumentRow(Struct, frozen=True):
     """
     A document that cannot be read, for a person.
 
@@ -333,7 +329,7 @@ class DocumentWard:
         if current is None or kind is None or current.version != document.version:
             return False
         body = care.mend(document.id, readable_part(kind, current), facts)
-        again = read_as(kind, dataclasses.replace(current, body=body, damage=""))
+        again = read_as(kind, msgspec.structs.replace(current, body=body, damage=""))
         if again.reason:
             raise ProtocolError(f"cannot be mended: {again.reason}; --drop deletes it")
         with suppress(OutcomeUnknown):
@@ -347,19 +343,13 @@ class DocumentWard:
 def readable_part(kind: DocumentKind[Any], document: Document) -> _Body:
     """Return those fields of a body that can be read, each by itself."""
     found: _Body = {}
-    for name, field_type in _field_types(kind.body).items():
+    for field in msgspec.structs.fields(kind.body):
+        name = field.encode_name
         if name == kind.id_field or name not in document.body:
             continue
         value = document.body[name]
         with suppress(msgspec.ValidationError, RecursionError):
-            msgspec.convert(value, field_type)
+            msgspec.convert(value, field.type)
             if not out_of_range(value):
                 found[name] = value
     return found
-
-
-def _field_types(body: Any) -> Mapping[str, Any]:
-    if isinstance(body, type) and issubclass(body, msgspec.Struct):
-        return {field.encode_name: field.type for field in msgspec.structs.fields(body)}
-    hints = get_type_hints(body)
-    return {field.name: hints[field.name] for field in dataclasses.fields(body)}

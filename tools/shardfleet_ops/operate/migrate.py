@@ -8,7 +8,8 @@ tables say (`domain/balance/migration.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import FRESH_MS, Direction, Kcl3, of_our_application

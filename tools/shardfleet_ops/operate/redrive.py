@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from shardfleet.domain.delivery.given_up import GivenUp, RefusedDocument, by_shard, event_of
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.errors import ShardfleetError
-from shardfleet.values import dataclass
 
 Handle = Callable[[Mapping[str, Any]], Awaitable[HandlerResult]]
 """Calls the deployed handler with an event."""
@@ -36,8 +37,7 @@ class KeptRecords(Protocol):
         """Let others have what was not handled."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redriven:
+class Redriven(Struct, frozen=True, kw_only=True):
     """
     What became of a shard's documents.
 

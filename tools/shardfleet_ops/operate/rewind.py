@@ -10,7 +10,9 @@ because then nobody moves the checkpoint; before that it tells how things stand.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.progress import position_of, position_text
@@ -44,7 +46,6 @@ from shardfleet.errors import (
     Throttled,
 )
 from shardfleet.records import Record, StreamRecord
-from shardfleet.values import dataclass
 from shardfleet_ops.operate.pause import Operator
 from shardfleet_ops.positions.rewinds import (
     RewindRow,
@@ -58,8 +59,7 @@ from shardfleet_ops.positions.rewinds import (
 _TRIES_MOST, _PAUSE_MS = 10, 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class RewindPlan:
+class RewindPlan(Struct, frozen=True):
     """
     What a rewind would do.
 
@@ -80,8 +80,7 @@ class RewindPlan:
         return tuple(row.lease_key for row in self.rows if row.state is RewindState.SET_BACK)
 
 
-@dataclass(slots=True)
-class _Count:
+class _Count(Struct):
     """What lies between two positions."""
 
     to: ExtendedSequenceNumber

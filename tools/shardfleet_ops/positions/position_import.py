@@ -8,8 +8,10 @@ says ``SHARD_END`` (protocol.md §4.6), so that an import that is cut off is com
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.changes import checkpoint, create
 from shardfleet.domain.leases.lease import Lease, LeaseChange, keys_by_owner
@@ -21,7 +23,6 @@ from shardfleet.domain.stream.sequence import (
     ExtendedSequenceNumber,
 )
 from shardfleet.domain.stream.shards import Shard, ShardGraph
-from shardfleet.values import dataclass
 
 
 class ImportAction(StrEnum):
@@ -33,8 +34,7 @@ class ImportAction(StrEnum):
     SAME = "SAME"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportStep:
+class ImportStep(Struct, frozen=True, kw_only=True):
     """
     One lease.
 
@@ -54,8 +54,7 @@ class ImportStep:
     change: LeaseChange | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportPlan:
+class ImportPlan(Struct, frozen=True, kw_only=True):
     """
     What an import would do.
 

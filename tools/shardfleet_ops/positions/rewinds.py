@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 
+from msgspec import Struct
+
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard, ShardGraph
-from shardfleet.values import dataclass
 
 _UNBEGUN = (TRIM_HORIZON, AT_TIMESTAMP)
 
@@ -33,8 +34,7 @@ class RewindState(StrEnum):
     GONE = "GONE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewindRow:
+class RewindRow(Struct, frozen=True, kw_only=True):
     """
     One lease that is to be set back, or was.
 
@@ -75,8 +75,7 @@ class RewindRow:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RewindTarget:
+class RewindTarget(Struct, frozen=True):
     """
     Where leases are set back to.
 

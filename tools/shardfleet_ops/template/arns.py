@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from shardfleet.values import dataclass
+from msgspec import Struct
 
 # botocore's partitions.json: how regions begin, by partition; all others are of "aws".
 PARTITIONS = {
@@ -29,8 +29,7 @@ _ANY = "*"  # What a reference is replaced by: may be anything.
 _PARTS = 6  # arn:partition:service:region:account:resource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArnKind:
+class ArnKind(Struct, frozen=True, kw_only=True):
     """
     A kind of thing that has an ARN.
 

@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
-from shardfleet.values import dataclass
+from msgspec import Struct, field
+
 from shardfleet_ops.template.arns import partition_of
 
 _REFERENCE = re.compile(r"<[A-Za-z0-9:.]+>")
 _REFERENCED = re.compile(r"<([A-Za-z0-9]+)(?:\.[A-Za-z0-9.]+)?>")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateFault:
+class TemplateFault(Struct, frozen=True, kw_only=True):
     """
     One thing that AWS will refuse, or do otherwise than was meant.
 
@@ -43,8 +42,7 @@ class TemplateFault:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateResource:
+class TemplateResource(Struct, frozen=True, kw_only=True):
     """
     One resource of a template.
 
@@ -64,8 +62,7 @@ class TemplateResource:
     path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class Template(Struct, frozen=True, kw_only=True):
     """
     One stack's template.
 

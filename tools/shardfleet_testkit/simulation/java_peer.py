@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec.structs import replace
 
 from shardfleet.domain.balance.kcl3 import WorkerRow
 from shardfleet.domain.leases import changes as lease_changes

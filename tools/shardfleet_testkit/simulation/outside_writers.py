@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.lease import ChangeKind, LeaseChange
 from shardfleet.domain.stream.sequence import AT_SHARD_END

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+
+from msgspec.structs import replace
 
 from shardfleet_testkit.checkers import CHECKERS, Checker, Violation
 from shardfleet_testkit.clock import run_virtual
@@ -116,7 +119,7 @@ def _shape(options: Options, chance: random.Random) -> Shape:
     if play is not None or options.mix is not None:
         return shape
     if _is_wired(options) and options.busy_s is None:
-        shape = replace(shape, busy_s=min(shape.busy_s, _WIRED_BUSY_S))
+        shape = dataclasses.replace(shape, busy_s=min(shape.busy_s, _WIRED_BUSY_S))
     if not shape.config.failure_policy.stops:
         shape = _giving_up(shape, random.Random(f"{seed}/giving up"))
     shape = _handling(shape, seed)
@@ -146,13 +149,13 @@ def _giving_up(shape: Shape, chance: random.Random) -> Shape:
     config = replace(
         shape.config, on_exhausted=policy, failed_bucket="bucket", failed_topic_arn="topic"
     )
-    return replace(shape, config=config)
+    return dataclasses.replace(shape, config=config)
 
 
 def _in_threads(shape: Shape, chance: random.Random) -> Shape:
     """Let calls of a handler that is no coroutine function run side by side."""
     config = replace(shape.config, handler_threads=chance.choice((2, 4, 16)))
-    return replace(shape, config=config, handlers_overlap=False)
+    return dataclasses.replace(shape, config=config, handlers_overlap=False)
 
 
 async def _run(options: Options) -> RunResult:
@@ -170,7 +173,8 @@ async def _run(options: Options) -> RunResult:
     if shape.config.checkpoint == "manual":
         # A buffered record kills in a later call, of other records.
         muted |= {"poison"}
-    mix = replace(options.mix or FaultMix.drawn(chance, often=often_in(seed)), **options.rates)
+    drawn = options.mix or FaultMix.drawn(chance, often=often_in(seed))
+    mix = dataclasses.replace(drawn, **options.rates)
     faults = Faults(seed, mix, muted=muted)
     around = Surroundings(
         seed,
@@ -247,12 +251,12 @@ def shrink(
             continue
         if is_over():
             break
-        simpler = replace(options, muted=muted | {kind.name}, keeps_log=False)
+        simpler = dataclasses.replace(options, muted=muted | {kind.name}, keeps_log=False)
         found = run_seed(simpler).violations
         if found and found[0].checker == first.checker:
             muted |= {kind.name}
             say(f"fails without {kind.name}, too")
-    return replace(options, muted=muted, keeps_log=True)
+    return dataclasses.replace(options, muted=muted, keeps_log=True)
 
 
 def story(result: RunResult) -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet_testkit.clock import VirtualClock
@@ -106,7 +109,7 @@ class Shape:
         """Draw a cheap shape: 3 to 8 shards on at least 2 slots, for a minute or two."""
         drawn = cls.drawn(chance, busy_s=busy_s or chance.uniform(50.0, 120.0))
         config = replace(drawn.config, min_workers=chance.randint(2, 3), max_workers=6)
-        return replace(
+        return dataclasses.replace(
             drawn,
             config=config,
             shards=chance.randint(3, 5),
@@ -127,7 +130,9 @@ class Shape:
         )
         # Shards that fall asleep and wake change hands in the quietest fleet.
         records_per_s = chance.choice((0.1, 0.3, 1.0))
-        return replace(self, config=config, records_per_s=records_per_s, measures_quiet=False)
+        return dataclasses.replace(
+            self, config=config, records_per_s=records_per_s, measures_quiet=False
+        )
 
     def from_instant(self, chance: random.Random) -> Shape:
         """Let the fleet begin at an instant, in a stream that has been resharded since before."""
@@ -137,7 +142,7 @@ class Shape:
             initial_position="AT_TIMESTAMP",
             initial_timestamp_ms=VirtualClock().start_ms + round(instant_s * 1000),
         )
-        return replace(
+        return dataclasses.replace(
             self, config=config, instant_s=instant_s, has_peer=False, measures_quiet=False
         )
 
@@ -151,13 +156,13 @@ class Shape:
             max_batch_records=min(self.config.max_batch_records, 5),
         )
         records_per_s = self.records_per_s * chance.choice((1.0, 3.0))
-        return replace(self, config=config, records_per_s=records_per_s)
+        return dataclasses.replace(self, config=config, records_per_s=records_per_s)
 
     def in_windows(self, chance: random.Random) -> Shape:
         """Let each shard have tumbling windows; nobody else keeps their states."""
         length_ms = chance.choice((1_000, 5_000, 20_000))
         config = replace(self.config, tumbling_window_ms=length_ms, parallelism=1)
-        return replace(self, config=config, has_peer=False, measures_quiet=False)
+        return dataclasses.replace(self, config=config, has_peer=False, measures_quiet=False)
 
     def by_hand(self, chance: random.Random) -> Shape:
         """Let the handler buffer records, and checkpoint what it has written (manual)."""
@@ -168,11 +173,11 @@ class Shape:
             max_open_records=chance.choice((3, 10, 50)),
             max_open_age_ms=chance.choice((2_000, 10_000, 60_000)),
         )
-        return replace(self, config=config, measures_quiet=False)
+        return dataclasses.replace(self, config=config, measures_quiet=False)
 
     def left(self) -> Shape:
         """Let nothing be invoked for a day, so that what is unread then is trimmed."""
-        return replace(self, is_left=True, has_peer=False, measures_quiet=False)
+        return dataclasses.replace(self, is_left=True, has_peer=False, measures_quiet=False)
 
 
 def _config(chance: random.Random, *, leases_per_worker: int) -> FleetConfig:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.engine.state.documents import UnreadableDocument, read_as

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
 from shardfleet.engine.ports import ExecutionStatus

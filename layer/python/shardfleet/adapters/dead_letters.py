@@ -16,13 +16,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from shardfleet.adapters.sdk_errors import ErrorFactory, RefusalIsAnswer, SdkCall
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.delivery.given_up import folder_of, key_of
 from shardfleet.engine.ports import FailedRecords
 from shardfleet.errors import ConfigurationError
 from shardfleet.records import Record
-from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -39,8 +40,7 @@ _REFUSED_BY_TOPIC = ("InvalidParameter", "InvalidParameterException")
 _RECORD_VERSION = "1.0"  # of Lambda's invocation record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Invocation:
+class Invocation(Struct, frozen=True, kw_only=True):
     """
     The worker's invocation, as the record names it.
 

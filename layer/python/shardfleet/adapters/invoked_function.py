@@ -11,11 +11,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from msgspec import Struct
+
 from shardfleet.adapters.sdk_errors import ErrorFactory, RefusalIsAnswer, SdkCall, unsettled
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.errors import HandlerNotLoaded, Throttled
-from shardfleet.values import dataclass
 
 # The function or what it stands on is busy, not ready yet, or short of something for a while.
 LATER = (
@@ -68,8 +69,7 @@ REFUSED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionAnswer:
+class FunctionAnswer(Struct, frozen=True, kw_only=True):
     """
     What became of an invocation.
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from msgspec import Struct, field
 
 from shardfleet.domain.refusals import RefusalKind, error_of, has_code, refusal_of
 from shardfleet.errors import ShardfleetError, Throttled, Unsettled
-from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,8 +83,7 @@ class _Whole(dict[str, Any]):
         raise self._lacks(f"the answer cannot be read: it lacks {name}")
 
 
-@dataclass(frozen=True, slots=True)
-class SdkCall:
+class SdkCall(Struct, frozen=True):
     """
     What a call is, for judging and naming its errors.
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from shardfleet.values import dataclass
+from msgspec import Struct
 
 ENDED = frozenset({"SUCCESS", "FAILED", "CANCELLED"})
 """States that a run stays in (botocore: emr-serverless JobRunState, fact R07)."""
@@ -35,8 +35,7 @@ DAY_MS = 86_400_000
 _CANCELLING = "CANCELLING"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenRun:
+class SeenRun(Struct, frozen=True, kw_only=True):
     """A run as a listing has it; times in milliseconds since the epoch."""
 
     run_id: str
@@ -51,8 +50,7 @@ class SeenRun:
         return self.state in ENDED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackOff:
+class BackOff(Struct, frozen=True, kw_only=True):
     """
     How long a failing job rests.
 
@@ -72,8 +70,7 @@ class BackOff:
         return min(self.most_ms, self.first_ms << failures - 1) if failures else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
+class JobPlan(Struct, frozen=True, kw_only=True):
     """
     What is to be done now.
 

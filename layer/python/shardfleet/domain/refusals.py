@@ -14,6 +14,8 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 
+from msgspec import Struct
+
 from shardfleet.errors import (
     KeyDenied,
     OutcomeUnknown,
@@ -22,7 +24,6 @@ from shardfleet.errors import (
     Throttled,
     Unsettled,
 )
-from shardfleet.values import dataclass
 
 # Fact I01 (botocore's model of KMS: CreateGrant and PutKeyPolicy are eventually consistent): so
 # long, and so many times in a row, is asked again; an invocation that was frozen in between has
@@ -190,8 +191,7 @@ def error_of(refusal: RefusalKind, text: str, *, writes: bool) -> ShardfleetErro
     return Unsettled(ShardfleetError(text))
 
 
-@dataclass(slots=True)
-class Doubt:
+class Doubt(Struct):
     """
     How long one thing has been refused in a row for what may pass by itself, or not.
 

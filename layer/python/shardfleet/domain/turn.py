@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
 from functools import partial
+
+from msgspec import Struct, field
 
 from shardfleet.config import KEPT_MOST_MS, FleetConfig
 from shardfleet.domain.balance.by_count import AssignmentPlan, count_to_read
@@ -73,14 +74,12 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.events.base import Event
 from shardfleet.events.manager import HandoverForced, LeaseDeleted
-from shardfleet.values import dataclass
 
 LAG_MOST_MS = 60_000  # without an objective
 _STEALING = "greedy"  # the one strategy that takes from healthy others
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnSnapshot:
+class TurnSnapshot(Struct, frozen=True, kw_only=True):
     """
     All that a turn is planned by, as read in this order: leases, shards, slots, the rest.
 
@@ -146,8 +145,7 @@ class TurnSnapshot:
     service_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
+class Losses(Struct, frozen=True, kw_only=True):
     """
     Who has lost its lease.
 
@@ -169,8 +167,7 @@ class Losses:
     overdue: Sequence[Lease]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sleepers:
+class Sleepers(Struct, frozen=True, kw_only=True):
     """
     Who sleeps.
 
@@ -188,8 +185,7 @@ class Sleepers:
     off: Reason | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnPlan:
+class TurnPlan(Struct, frozen=True, kw_only=True):
     """
     Everything that a turn decides.
 
@@ -226,7 +222,7 @@ class TurnPlan:
     pin_ms: int
     hash_ranges: Sequence[tuple[Lease, HashKeyRange]]
     cleanup: CleanupPlan
-    graph: ShardGraph = field(compare=False)
+    graph: ShardGraph
     leases: Sequence[Lease]
     unfinished: Sequence[Lease]
     paused: Mapping[str, Pause]

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from msgspec import Struct
+
 from shardfleet.domain.balance.by_count import AssignmentKind
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import (
@@ -52,7 +54,6 @@ from shardfleet.events.manager import (
     SlotStarted,
     SlotUpkeepFailed,
 )
-from shardfleet.values import dataclass
 
 FLEET = "fleet"  # the subject of what concerns no single lease or slot
 
@@ -89,8 +90,7 @@ class Happening(StrEnum):
     SLOT_SILENT = "SLOT_SILENT"  # no sign of life
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """
     One thing that happened.
 
@@ -122,7 +122,7 @@ class Entry:
 
 def entry_of_row(row: Sequence[Any]) -> Entry | None:
     """Read a row back; None for what a later version has written."""
-    if len(row) < len(Entry.__dataclass_fields__) or row[0] not in Happening.__members__:
+    if len(row) < len(Entry.__struct_fields__) or row[0] not in Happening.__members__:
         return None
     what, subject, worker_id, before, reason, *_ = row
     return Entry(
@@ -316,8 +316,7 @@ _COMES = frozenset(
 _GOES = frozenset({Happening.DELETED, Happening.VANISHED})
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """
     Where a lease is: since when as far as the manager saw, epoch milliseconds, and how it came.
 

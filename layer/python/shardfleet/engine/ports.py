@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Never, Protocol
 
 import msgspec
+from msgspec import Struct
 
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.domain.leases.lease import ChangeResult, Lease, LeaseChange, Survey
@@ -21,7 +22,6 @@ from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.events.base import Event
 from shardfleet.records import Batch, Record
-from shardfleet.values import dataclass
 
 if TYPE_CHECKING:  # A worker has no use for them, and would wait for them at its start.
     from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
@@ -79,8 +79,7 @@ class LeaseStore(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """
     One item of the fleet-state table.
 
@@ -102,22 +101,19 @@ class Document:
     damage: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """The document as it is now."""
 
     document: Document
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(Struct, frozen=True):
     """Somebody else wrote first; ``current`` is None when there is no such document (any more)."""
 
     current: Document | None
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentPage:
+class DocumentPage(Struct, frozen=True):
     """
     Some documents of the whole table.
 
@@ -309,8 +305,7 @@ class WorkerLauncher(Protocol):
         """Describe one execution by name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerResult:
+class HandlerResult(Struct, frozen=True, kw_only=True):
     """
     How far one handler call got.
 
@@ -363,8 +358,7 @@ class HandlerRunner(Protocol):
         """Stop, until loaded again; False if user code still runs: the process must end (H10)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedRecords:
+class FailedRecords(Struct, frozen=True, kw_only=True):
     """
     Records given up after ``max_attempts``, or as too old, in full.
 

@@ -13,12 +13,13 @@ from contextlib import suppress
 from itertools import islice
 from typing import TypeVar, cast
 
+from msgspec import Struct
+
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import back_off_ms
 from shardfleet.domain.refusals import Doubt
 from shardfleet.engine.ports import Clock, Entropy
 from shardfleet.errors import OutcomeUnknown, ShardfleetError, StreamGone, Throttled, settled
-from shardfleet.values import dataclass
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -46,8 +47,7 @@ class BoxSpent(Exception):
         self.left = left
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Struct, frozen=True):
     """
     How long a step may take.
 
@@ -97,8 +97,7 @@ async def each_of(
     return results
 
 
-@dataclass(frozen=True, slots=True)
-class _Refused:
+class _Refused(Struct, frozen=True):
     """What came of a call instead of its result."""
 
     error: ShardfleetError
@@ -229,8 +228,7 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Patience(Struct, frozen=True, kw_only=True):
     """
     How long to wait before trying again: exponential with jitter, never past a halt.
 

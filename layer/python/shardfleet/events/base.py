@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import ClassVar
 
-from shardfleet.values import dataclass
+from msgspec import Struct
 
 
 class Level(IntEnum):
@@ -17,8 +17,7 @@ class Level(IntEnum):
     ERROR = 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """
     The root of all events.
 
@@ -30,8 +29,7 @@ class Event:
     level: ClassVar[Level] = Level.INFO
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseEvent(Event):
+class LeaseEvent(Event, frozen=True, kw_only=True):
     """Something about one lease, seen by one worker or by the manager."""
 
     lease_key: str

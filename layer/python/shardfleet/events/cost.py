@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from shardfleet.domain.reasons import Reason
 from shardfleet.events.base import Event
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumptionTold(Event):
+class ConsumptionTold(Event, frozen=True, kw_only=True):
     """
     What one invocation has used.
 
@@ -32,8 +30,7 @@ class ConsumptionTold(Event):
     cost_microdollars: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegimeChosen(Event):
+class RegimeChosen(Event, frozen=True, kw_only=True):
     """How eager the fleet is from now on, and why."""
 
     regime: str

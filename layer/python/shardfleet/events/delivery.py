@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from shardfleet.events.base import LeaseEvent, Level
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageRead(LeaseEvent):
+class PageRead(LeaseEvent, frozen=True, kw_only=True):
     """One GetRecords that brought records; ``brings`` says that one or more is delivered."""
 
     stream_records: int
@@ -20,23 +18,20 @@ class PageRead(LeaseEvent):
     level: ClassVar[Level] = Level.DEBUG  # one per call
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadDelayed(LeaseEvent):
+class ReadDelayed(LeaseEvent, frozen=True, kw_only=True):
     """A read was throttled or got no answer; ``failures`` in a row."""
 
     error: str
     failures: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IteratorRenewed(LeaseEvent):
+class IteratorRenewed(LeaseEvent, frozen=True, kw_only=True):
     """An iterator had expired; reading goes on behind the last accepted record."""
 
     accepted: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FalseShardEnd(LeaseEvent):
+class FalseShardEnd(LeaseEvent, frozen=True, kw_only=True):
     """An answer contradicted itself about the shard's end and was thrown away."""
 
     reason: str
@@ -44,8 +39,7 @@ class FalseShardEnd(LeaseEvent):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AggregatesNotExpanded(LeaseEvent):
+class AggregatesNotExpanded(LeaseEvent, frozen=True, kw_only=True):
     """Aggregates delivered raw (malformed) or discarded with all their records (misrouted)."""
 
     verdict: str
@@ -55,8 +49,7 @@ class AggregatesNotExpanded(LeaseEvent):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordsFiltered(LeaseEvent):
+class RecordsFiltered(LeaseEvent, frozen=True, kw_only=True):
     """Records that match none of ``filters``: they are done, and no handler gets them."""
 
     count: int
@@ -64,8 +57,7 @@ class RecordsFiltered(LeaseEvent):
     level: ClassVar[Level] = Level.DEBUG  # one per batch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PositionLost(LeaseEvent):
+class PositionLost(LeaseEvent, frozen=True, kw_only=True):
     """A position is older than what the stream retains: records may be lost."""
 
     done: str
@@ -74,8 +66,7 @@ class PositionLost(LeaseEvent):
     level: ClassVar[Level] = Level.ERROR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PositionOutlived(LeaseEvent):
+class PositionOutlived(LeaseEvent, frozen=True, kw_only=True):
     """
     A shard that was left at its tip for longer than the retention has no record now.
 
@@ -88,8 +79,7 @@ class PositionOutlived(LeaseEvent):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchHandled(LeaseEvent):
+class BatchHandled(LeaseEvent, frozen=True, kw_only=True):
     """One handler call; ``done`` of its records count as handled."""
 
     records: int
@@ -101,8 +91,7 @@ class BatchHandled(LeaseEvent):
     level: ClassVar[Level] = Level.DEBUG  # one per call
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchFailed(LeaseEvent):
+class BatchFailed(LeaseEvent, frozen=True, kw_only=True):
     """A handler call failed; ``position`` is the first record not handled."""
 
     position: str
@@ -113,8 +102,7 @@ class BatchFailed(LeaseEvent):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointAwaited(LeaseEvent):
+class CheckpointAwaited(LeaseEvent, frozen=True, kw_only=True):
     """With manual checkpoints: nothing goes on before some of so many records are no more open."""
 
     records: int
@@ -123,8 +111,7 @@ class CheckpointAwaited(LeaseEvent):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordSkipped(LeaseEvent):
+class RecordSkipped(LeaseEvent, frozen=True, kw_only=True):
     """A record was given up, kept in full elsewhere, and skipped."""
 
     position: str
@@ -134,8 +121,7 @@ class RecordSkipped(LeaseEvent):
     level: ClassVar[Level] = Level.ERROR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSkipped(LeaseEvent):
+class WindowSkipped(LeaseEvent, frozen=True, kw_only=True):
     """
     The last call of a window failed too often and is skipped: its result is told nowhere.
 
@@ -153,8 +139,7 @@ class WindowSkipped(LeaseEvent):
     level: ClassVar[Level] = Level.ERROR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordNotKept(LeaseEvent):
+class RecordNotKept(LeaseEvent, frozen=True, kw_only=True):
     """A record to be given up could not be kept elsewhere; it is not skipped."""
 
     position: str
@@ -163,8 +148,7 @@ class RecordNotKept(LeaseEvent):
     level: ClassVar[Level] = Level.ERROR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardStopped(LeaseEvent):
+class ShardStopped(LeaseEvent, frozen=True, kw_only=True):
     """A shard is stopped by policy until it is resumed."""
 
     position: str
@@ -173,8 +157,7 @@ class ShardStopped(LeaseEvent):
     level: ClassVar[Level] = Level.ERROR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerFailed(LeaseEvent):
+class ConsumerFailed(LeaseEvent, frozen=True, kw_only=True):
     """
     Reading a shard raised what nobody foresaw: it alone rests, then it is tried again.
 
@@ -192,8 +175,7 @@ class ConsumerFailed(LeaseEvent):
     level: ClassVar[Level] = Level.ERROR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrashCharged(LeaseEvent):
+class CrashCharged(LeaseEvent, frozen=True, kw_only=True):
     """
     The process died in this call (hazards H9, H21).
 

@@ -6,11 +6,9 @@ from typing import ClassVar
 
 from shardfleet.domain.reasons import Reason
 from shardfleet.events.base import Event, LeaseEvent, Level
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerTurnDone(Event):
+class ManagerTurnDone(Event, frozen=True, kw_only=True):
     """
     One manager turn, over all unfinished leases (hazard H18).
 
@@ -57,15 +55,13 @@ class ManagerTurnDone(Event):
     duration_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseBehind(LeaseEvent):
+class LeaseBehind(LeaseEvent, frozen=True, kw_only=True):
     """One of the leases that are furthest behind, for the dashboard's table."""
 
     lag_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerTurnFailed(Event):
+class ManagerTurnFailed(Event, frozen=True, kw_only=True):
     """A manager turn was cut short; the next one begins anew."""
 
     error: str
@@ -73,8 +69,7 @@ class ManagerTurnFailed(Event):
     level: ClassVar[Level] = Level.ERROR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignLeasesFound(Event):
+class ForeignLeasesFound(Event, frozen=True, kw_only=True):
     """
     The lease table has leases of another stream or mode; nobody touches them (H23).
 
@@ -94,8 +89,7 @@ class ForeignLeasesFound(Event):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerStepCut(Event):
+class ManagerStepCut(Event, frozen=True, kw_only=True):
     """
     A step of a turn ended early; what is left of it is planned anew by the next turn.
 
@@ -110,8 +104,7 @@ class ManagerStepCut(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerLockedOut(Event):
+class ManagerLockedOut(Event, frozen=True, kw_only=True):
     """
     An invocation of the manager came to no turn (hazard H13).
 
@@ -127,8 +120,7 @@ class ManagerLockedOut(Event):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseSyncProblem(Event):
+class LeaseSyncProblem(Event, frozen=True, kw_only=True):
     """The shard list cannot be trusted, so no lease was made from it."""
 
     problem: Reason
@@ -136,15 +128,13 @@ class LeaseSyncProblem(Event):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseCreated(LeaseEvent):
+class LeaseCreated(LeaseEvent, frozen=True, kw_only=True):
     """A lease was created."""
 
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseHealed(LeaseEvent):
+class LeaseHealed(LeaseEvent, frozen=True, kw_only=True):
     """A lease that others had deleted was made again: nothing is lost, some records come twice."""
 
     reason: Reason
@@ -152,31 +142,27 @@ class LeaseHealed(LeaseEvent):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseDeleted(LeaseEvent):
+class LeaseDeleted(LeaseEvent, frozen=True, kw_only=True):
     """A finished lease was deleted."""
 
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseAssigned(LeaseEvent):
+class LeaseAssigned(LeaseEvent, frozen=True, kw_only=True):
     """A lease was given to a worker."""
 
     kind: str
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseWoken(LeaseEvent):
+class LeaseWoken(LeaseEvent, frozen=True, kw_only=True):
     """A sleeping shard is to be read again, or its lease needs no waking any more."""
 
     reason: Reason
     slept_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SleepSwitched(Event):
+class SleepSwitched(Event, frozen=True, kw_only=True):
     """
     Sleep is off because another application shares the lease table, or on again.
 
@@ -192,8 +178,7 @@ class SleepSwitched(Event):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandoverForced(LeaseEvent):
+class HandoverForced(LeaseEvent, frozen=True, kw_only=True):
     """The old owner did not let go in time, so the next owner has the lease now."""
 
     old_owner: str
@@ -202,15 +187,13 @@ class HandoverForced(LeaseEvent):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentLost(LeaseEvent):
+class AssignmentLost(LeaseEvent, frozen=True, kw_only=True):
     """A planned assignment lost its race; the next turn plans anew."""
 
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotStarted(Event):
+class SlotStarted(Event, frozen=True, kw_only=True):
     """A new execution of a slot was intended and started."""
 
     slot_id: str
@@ -219,8 +202,7 @@ class SlotStarted(Event):
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotRestarted(Event):
+class SlotRestarted(Event, frozen=True, kw_only=True):
     """A slot's execution was over although it held leases."""
 
     slot_id: str
@@ -230,8 +212,7 @@ class SlotRestarted(Event):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotUpkeepFailed(Event):
+class SlotUpkeepFailed(Event, frozen=True, kw_only=True):
     """One slot could not be started or examined; the next turn tries again."""
 
     slot_id: str

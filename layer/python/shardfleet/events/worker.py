@@ -7,11 +7,9 @@ from typing import ClassVar
 
 from shardfleet.domain.reasons import Reason
 from shardfleet.events.base import Event, LeaseEvent, Level
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnBegun(Event):
+class TurnBegun(Event, frozen=True, kw_only=True):
     """
     A worker invocation has claimed its slot.
 
@@ -31,8 +29,7 @@ class TurnBegun(Event):
     recovery_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRefused(Event):
+class TurnRefused(Event, frozen=True, kw_only=True):
     """A worker invocation is outdated and did nothing (hazard H3)."""
 
     slot_id: str
@@ -49,8 +46,7 @@ class TurnEnding(StrEnum):
     STALE = "another invocation has taken over"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnEnded(Event):
+class TurnEnded(Event, frozen=True, kw_only=True):
     """A worker invocation ended in good order, or because another one took over."""
 
     slot_id: str
@@ -61,8 +57,7 @@ class TurnEnded(Event):
     duration_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnFailed(Event):
+class TurnFailed(Event, frozen=True, kw_only=True):
     """A worker invocation ends because of an error; the state machine tries again."""
 
     slot_id: str
@@ -72,8 +67,7 @@ class TurnFailed(Event):
     level: ClassVar[Level] = Level.ERROR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotDelayed(Event):
+class SlotDelayed(Event, frozen=True, kw_only=True):
     """The slot record, the index or a lease could not be read; the next tick tries again."""
 
     slot_id: str
@@ -83,8 +77,7 @@ class SlotDelayed(Event):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerBeat(Event):
+class WorkerBeat(Event, frozen=True, kw_only=True):
     """A worker has told that it lives: also when nothing else happens, so that metrics flow."""
 
     slot_id: str
@@ -94,16 +87,14 @@ class WorkerBeat(Event):
     level: ClassVar[Level] = Level.DEBUG  # several a minute
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseAdopted(LeaseEvent):
+class LeaseAdopted(LeaseEvent, frozen=True, kw_only=True):
     """A worker has a lease in its hands, renewed."""
 
     counter: int
     checkpoint: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseLost(LeaseEvent):
+class LeaseLost(LeaseEvent, frozen=True, kw_only=True):
     """A worker no longer has a lease."""
 
     reason: str
@@ -111,8 +102,7 @@ class LeaseLost(LeaseEvent):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseUnreadable(LeaseEvent):
+class LeaseUnreadable(LeaseEvent, frozen=True, kw_only=True):
     """
     A lease item cannot be read, so it is left alone, and so is what descends from it.
 
@@ -124,8 +114,7 @@ class LeaseUnreadable(LeaseEvent):
     level: ClassVar[Level] = Level.ERROR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentUnreadable(Event):
+class DocumentUnreadable(Event, frozen=True, kw_only=True):
     """
     A document of the fleet-state table cannot be read; nothing beside it is harmed.
 
@@ -141,37 +130,32 @@ class DocumentUnreadable(Event):
     level: ClassVar[Level] = Level.ERROR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseAsleep(LeaseEvent):
+class LeaseAsleep(LeaseEvent, frozen=True, kw_only=True):
     """A shard has had nothing to read for so long that its lease is given up."""
 
     idle_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseReleased(LeaseEvent):
+class LeaseReleased(LeaseEvent, frozen=True, kw_only=True):
     """A worker gave a lease back: to its next owner, or to nobody."""
 
     checkpoint: str
     next_owner: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandoverNoticed(LeaseEvent):
+class HandoverNoticed(LeaseEvent, frozen=True, kw_only=True):
     """Another worker is to have a lease; the running batch is finished first."""
 
     next_owner: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnWriteRecognised(LeaseEvent):
+class OwnWriteRecognised(LeaseEvent, frozen=True, kw_only=True):
     """A write whose answer never came had landed (hazard H1)."""
 
     counter: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackwardCheckpoint(LeaseEvent):
+class BackwardCheckpoint(LeaseEvent, frozen=True, kw_only=True):
     """A checkpoint lay behind the stored one and was refused: a bug (hazard H8)."""
 
     stored: str
@@ -180,8 +164,7 @@ class BackwardCheckpoint(LeaseEvent):
     level: ClassVar[Level] = Level.ERROR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteDelayed(LeaseEvent):
+class WriteDelayed(LeaseEvent, frozen=True, kw_only=True):
     """A lease could not be written; it is tried again while the lease lasts."""
 
     error: str
@@ -190,15 +173,13 @@ class WriteDelayed(LeaseEvent):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardEnded(LeaseEvent):
+class ShardEnded(LeaseEvent, frozen=True, kw_only=True):
     """A shard is done to its end, and its children have leases."""
 
     children: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardMissing(LeaseEvent):
+class ShardMissing(LeaseEvent, frozen=True, kw_only=True):
     """The service does not know a shard that has not ended: it waits, and is looked at again."""
 
     checkpoint: str
@@ -208,8 +189,7 @@ class ShardMissing(LeaseEvent):
     level: ClassVar[Level] = Level.WARNING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardExpired(LeaseEvent):
+class ShardExpired(LeaseEvent, frozen=True, kw_only=True):
     """A shard left the stream before it was read to its end: records may be lost."""
 
     checkpoint: str
@@ -218,8 +198,7 @@ class ShardExpired(LeaseEvent):
     level: ClassVar[Level] = Level.ERROR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParentsAwaited(LeaseEvent):
+class ParentsAwaited(LeaseEvent, frozen=True, kw_only=True):
     """A shard is not read before its parents are done (protocol.md §4.7)."""
 
     parents: tuple[str, ...]

@@ -18,13 +18,13 @@ from itertools import compress, count, repeat
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ConfigurationError
 from shardfleet.kpl.content import Content, Fault, Steps, at_once, content_in_steps
 from shardfleet.kpl.envelope import DEFAULT_MAX_SUB_RECORDS, body_of, is_framed
 from shardfleet.records import Record
-from shardfleet.values import dataclass
 
 MisroutedPolicy = Literal["deliver", "in-range", "kpl"]
 """
@@ -53,8 +53,7 @@ class Verdict(StrEnum):
     TOO_MANY_BYTES = "too_many_bytes"
 
 
-@dataclass(frozen=True, slots=True)
-class ExpansionLimits:
+class ExpansionLimits(Struct, frozen=True):
     """
     How far one Kinesis record may expand; beyond it, the record is delivered raw.
 

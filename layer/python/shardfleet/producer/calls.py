@@ -14,6 +14,8 @@ from itertools import chain, compress, repeat
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
+from msgspec import Struct
+
 from shardfleet.errors import InvalidRecord
 from shardfleet.kpl.hash_keys import (
     MAX_PARTITION_KEY_CHARACTERS,
@@ -22,15 +24,13 @@ from shardfleet.kpl.hash_keys import (
 )
 from shardfleet.kpl.packing import OutgoingRecord, plain_columns
 from shardfleet.producer.settings import Receipt
-from shardfleet.values import dataclass
 
 T = TypeVar("T")
 
 _KEY_BYTES_MOST = 4 * MAX_PARTITION_KEY_CHARACTERS  # In UTF-8.
 
 
-@dataclass(slots=True, eq=False)
-class PutCall:
+class PutCall(Struct, eq=False):
     """
     The records of one call.
 
@@ -156,8 +156,7 @@ def joined(several: Sequence[Columns]) -> Columns:
     return Columns(keys, data, sizes, hash_keys)
 
 
-@dataclass(slots=True, eq=False)
-class Part:
+class Part(Struct, eq=False):
     """
     Some records of a call that travel together.
 

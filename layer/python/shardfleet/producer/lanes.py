@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from shardfleet.domain.reading.flow_control import Flow, after_answer, unhindered
 from shardfleet.domain.reading.pacing import Bucket, available, full_bucket, spend, wait_ms
@@ -23,7 +24,6 @@ from shardfleet.kpl.hash_keys import effective_hash, hash_digests
 from shardfleet.kpl.packing import OutgoingRecord, looked_up
 from shardfleet.producer.calls import Columns, Part
 from shardfleet.producer.settings import ProducerSettings, ShardFlow
-from shardfleet.values import dataclass
 
 # The lanes of so many keys are remembered twice over: a generation that has become so large is
 # the old one then, and what nobody asks for goes with the next. About 20 MB both.
@@ -31,8 +31,7 @@ _KEYS_REMEMBERED = 65_536
 _PORTION = 10  # A paced lane waits until a tenth of a second's worth may go, not for each record.
 
 
-@dataclass(slots=True, eq=False)
-class Lane:
+class Lane(Struct, eq=False):
     """
     The way to one shard.
 

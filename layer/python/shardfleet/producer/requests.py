@@ -9,9 +9,10 @@ Inside an aggregate a key may stand any number of times.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import field
 from itertools import chain, groupby
 from operator import itemgetter, not_
+
+from msgspec import Struct, field
 
 from shardfleet.kpl.envelope import ENVELOPE_BYTES
 from shardfleet.kpl.packing import OutgoingRecord, PlainColumns
@@ -20,7 +21,6 @@ from shardfleet.producer.calls import Part, PutCall, all_records, size_of
 from shardfleet.producer.division import divided, is_recurring
 from shardfleet.producer.lanes import Lane, Lanes
 from shardfleet.producer.settings import ENTRIES_MOST, ProducerSettings
-from shardfleet.values import dataclass
 
 # So many records of keys that are already in the request are passed over, then it is full: a hot
 # key must not make every request look at all that waits. An aggregate takes all records of a key
@@ -38,8 +38,7 @@ _DIVIDED_MOST = 256
 _LIKELY_PERCENT = 99
 
 
-@dataclass(slots=True)
-class RequestEntry:
+class RequestEntry(Struct):
     """
     One entry of a request.
 
@@ -73,8 +72,7 @@ class RequestEntry:
         return [part for part in self.parts if not part.call.is_stopped]
 
 
-@dataclass(slots=True)
-class Portion:
+class Portion(Struct):
     """
     What one lane sends in a request.
 
@@ -93,8 +91,7 @@ class Portion:
         return chain.from_iterable(entry.parts for entry in self.entries)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """One PutRecords call: the portions of several lanes."""
 
     portions: Sequence[Portion]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from shardfleet.domain.reading.flow_control import FlowLimits
 from shardfleet.domain.reading.pacing import Rate
 from shardfleet.errors import ConfigurationError
 from shardfleet.producer.aggregate import DEFAULT_MAX_BYTES, MAX_RECORD_BYTES, STREAM_RECORD_BYTES
-from shardfleet.values import dataclass
 
 ENTRIES_MOST = 500
 """Quota of ``PutRecords``: entries in a request."""
@@ -23,8 +23,7 @@ _MIB = 1024 * 1024
 _NAMESPACE = re.compile(r"(?!:|AWS/)[A-Za-z0-9._\-/#: ]{0,255}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerSettings:
+class ProducerSettings(Struct, frozen=True, kw_only=True):
     """
     Limits of a producer.
 
@@ -127,8 +126,7 @@ class Receipt(NamedTuple):
     aggregated: bool
 
 
-@dataclass(slots=True)
-class ProducerCounts:
+class ProducerCounts(Struct):
     """
     What a producer went through.
 
@@ -156,8 +154,7 @@ class ProducerCounts:
     max_pause_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardFlow:
+class ShardFlow(Struct, frozen=True, kw_only=True):
     """
     The flow to one shard at this moment.
 
@@ -177,8 +174,7 @@ class ShardFlow:
     waiting_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardAnswer:
+class ShardAnswer(Struct, frozen=True, kw_only=True):
     """
     What one request did to one shard: for metrics and plots.
 

@@ -26,8 +26,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field
 from typing import TYPE_CHECKING, Never, cast
+
+from msgspec import Struct, field
 
 from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
 from shardfleet.adapters.dead_letters import (
@@ -67,7 +68,6 @@ from shardfleet.errors import ConfigurationError
 from shardfleet.events.base import Level
 from shardfleet.runtime.handler_call import EventSource, LambdaContext, kinesis_event
 from shardfleet.runtime.handler_runner import ThreadHandlerRunner
-from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from shardfleet.adapters.telemetry.otlp import OtlpMetrics
@@ -102,8 +102,7 @@ class Rest:
         return max(clock.now_ms() - now_ms, clock.monotonic_ms() - monotonic_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sandbox:
+class Sandbox(Struct, frozen=True, kw_only=True):
     """
     What outlives an invocation.
 
@@ -233,8 +232,7 @@ def stream(sandbox: Sandbox, threads: TurnThreads) -> KinesisPolling:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TellingProcess:
+class TellingProcess(Struct, frozen=True):
     """The ``Process`` port that ends a sandbox's process, once all that was gathered is told."""
 
     sandbox: Sandbox

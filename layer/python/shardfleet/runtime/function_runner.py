@@ -16,8 +16,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.adapters.invoked_function import FunctionAnswer, InvokedFunction
 from shardfleet.adapters.thread_pool import ThreadPool
@@ -36,7 +38,6 @@ from shardfleet.runtime.handler_call import (
     window_fields,
 )
 from shardfleet.runtime.handler_errors import told_by_lambda
-from shardfleet.values import dataclass
 
 T = TypeVar("T")
 
@@ -49,8 +50,7 @@ _ERROR_CHARACTERS_MOST = 1_000
 _log = logging.getLogger("shardfleet.handler")
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """
     A part of a batch for one invocation.
 

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol, Self
 
+from msgspec import Struct
+
 from shardfleet.adapters.payload_text import payload_text
 from shardfleet.domain.delivery.contract import HandlerContract
 from shardfleet.domain.delivery.hooks import HANDLE, Hook
@@ -27,7 +29,6 @@ from shardfleet.domain.delivery.windows import state_of, too_large
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.records import Batch, Record, TumblingWindow
 from shardfleet.runtime.handler_loading import LoadedHandler
-from shardfleet.values import dataclass
 
 REDRIVE = "redrive"
 """The key of an event that is no slot's: see :mod:`shardfleet.runtime.redrive`."""
@@ -84,8 +85,7 @@ class BatchContext:
         return getattr(self._invocation, name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventSource:
+class EventSource(Struct, frozen=True, kw_only=True):
     """
     What every record of an event says about where it comes from.
 

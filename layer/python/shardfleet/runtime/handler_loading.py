@@ -12,6 +12,8 @@ from functools import partial
 from types import MethodType
 from typing import Any
 
+from msgspec import Struct
+
 from shardfleet.domain.delivery.contract import ADVICE, HandlerContract, contract_of
 from shardfleet.domain.delivery.hooks import (
     HANDLE,
@@ -23,14 +25,12 @@ from shardfleet.domain.delivery.hooks import (
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.errors import HandlerNotLoaded
 from shardfleet.runtime.own_code import own_code, place_in
-from shardfleet.values import dataclass
 
 _not_found = partial(HandlerNotLoaded, kind=FailureKind.LOAD)
 _not_callable = partial(HandlerNotLoaded, kind=FailureKind.SIGNATURE)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedHandler:
+class LoadedHandler(Struct, frozen=True):
     """
     The user's callable.
 

@@ -15,15 +15,14 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from shardfleet.values import dataclass
+from msgspec import Struct
 
 _LIBRARY = Path(__file__).parents[1]
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 _FOLDERS_OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
 
 
-@dataclass(frozen=True, slots=True)
-class OwnCode:
+class OwnCode(Struct, frozen=True):
     """
     The user's own files.
 

@@ -11,6 +11,8 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from shardfleet.adapters.clients.aws_clients import (
     AwsClients,
     ConnectionLimits,
@@ -19,14 +21,12 @@ from shardfleet.adapters.clients.aws_clients import (
 from shardfleet.adapters.http.plain_environment import PlainEnvironment, plain_environment
 from shardfleet.adapters.sdk_errors import SdkCall
 from shardfleet.errors import ConfigurationError
-from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from botocore.session import Session
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class Access(Struct, frozen=True, kw_only=True):
     """
     Whom to ask, and as whom.
 

@@ -17,6 +17,8 @@ from functools import cached_property, partial
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, cast
 
+from msgspec import Struct
+
 from shardfleet.adapters.dynamodb.wire import TableWire, open_tables
 from shardfleet.adapters.http.client_wire import ClientWire
 from shardfleet.adapters.http.connections import IDLE_MS, PROBED
@@ -36,7 +38,6 @@ from shardfleet.adapters.kinesis.wire import (
     PageFormat,
     open_wire,
 )
-from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,8 +61,7 @@ _REFUSED = "ConditionalCheckFailedException"
 OF_EXECUTIONS = {"describe_execution": "DescribeExecution", "start_execution": "StartExecution"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
     """
     How many connections each kind of call may keep open: as many as it has threads.
 

@@ -7,8 +7,9 @@ Nothing is decided here. What a condition means is said once, by
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from shardfleet.adapters.dynamodb.items import (
     ATTRIBUTES,
@@ -36,14 +37,12 @@ from shardfleet.domain.stream.sequence import (
     TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
-from shardfleet.values import dataclass
 
 _EXISTS = FieldPresent(LeaseField.LEASE_KEY)
 _BEGINNINGS = (TRIM_HORIZON, LATEST, AT_TIMESTAMP)
 
 
-@dataclass(slots=True)
-class Placeholders:
+class Placeholders(Struct):
     """
     Names and values of one request, so that no reserved word and no literal is in its text.
 

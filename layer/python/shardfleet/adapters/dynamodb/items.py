@@ -20,12 +20,13 @@ from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct
+
 from shardfleet.domain.leases.foreign_leases import foreign_lease
 from shardfleet.domain.leases.lease import FieldValue, ForeignLease, Lease, LeaseField
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import MalformedLease, ProtocolError
-from shardfleet.values import dataclass
 
 LEASE_KEY = "leaseKey"
 LEASE_OWNER = "leaseOwner"
@@ -55,8 +56,7 @@ _ABSENT: Mapping[str, Any] = {"S": None, "N": "0", "SS": ()}
 _KBPS_UNIT = Decimal("0.000001")  # Java: 6 decimals, HALF_UP
 
 
-@dataclass(frozen=True, slots=True)
-class Attribute:
+class Attribute(Struct, frozen=True):
     """
     One attribute on the wire.
 

@@ -13,6 +13,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec import Struct
+
 from shardfleet.adapters.dynamodb.conditions import Placeholders, request_of
 from shardfleet.adapters.dynamodb.items import (
     ENTITY_TYPE,
@@ -59,7 +61,6 @@ from shardfleet.errors import (
     ShardfleetError,
 )
 from shardfleet.events.base import Event, Level
-from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb.client import DynamoDBClient
@@ -85,8 +86,7 @@ KEY_ATTRIBUTES: list[AttributeDefinitionTypeDef] = [
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignItemsFound(Event):
+class ForeignItemsFound(Event, frozen=True, kw_only=True):
     """
     A scan of the lease table met items that are no leases; they were skipped.
 
@@ -104,8 +104,7 @@ class ForeignItemsFound(Event):
     level: ClassVar[Level] = Level.DEBUG  # legal: KCL 3.5 keeps items of its own there
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TablePools:
+class TablePools(Struct, frozen=True, kw_only=True):
     """
     The threads and clients of the two tables.
 

@@ -21,6 +21,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from shardfleet.adapters.http.answers import (
     CHUNK_BYTES,
     OK,
@@ -31,7 +33,6 @@ from shardfleet.adapters.http.answers import (
     WhatCame,
     read_answer,
 )
-from shardfleet.values import dataclass
 
 IDLE_MS = 5_000
 """
@@ -62,8 +63,7 @@ _PIECES_MOST = 16
 _REQUEST_LINE = "POST / HTTP/1.1\r\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True, kw_only=True):
     """
     Where requests go and how.
 

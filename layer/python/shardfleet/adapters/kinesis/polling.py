@@ -9,11 +9,12 @@ its own, so that a hung call delays no renewal (hazard H17).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
 
 from shardfleet.adapters.kinesis.decode import decode_page, epoch_ms, page_of
 from shardfleet.adapters.kinesis.shards import list_shards, unread

@@ -15,7 +15,6 @@ import logging
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import cache
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -24,13 +23,14 @@ from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (
     AmazonCloudWatchEMFProvider,
 )
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from shardfleet.adapters.telemetry import metrics
 from shardfleet.adapters.telemetry.metrics import LAG, NAMESPACE, unit_of
 from shardfleet.domain.reasons import Reason
 from shardfleet.engine.ports import Clock
 from shardfleet.events.base import Event, LeaseEvent, Level
-from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from shardfleet.adapters.telemetry.otlp import OtlpMetrics
@@ -44,8 +44,7 @@ _TAKEN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "lev
 _AT_ONCE = frozenset({"ManagerTurnDone", "ManagerTurnFailed"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Telling:
+class Telling(Struct, frozen=True, kw_only=True):
     """
     How much is told.
 
@@ -164,7 +163,7 @@ class EmfEventSink:
     def _write(self, event: Event) -> None:
         if event.level < self._telling.level:
             return
-        values = {f.name: getattr(event, f.name) for f in fields(event)}
+        values = asdict(event)
         told = {
             f"{name}_" if name in _TAKEN else name: str(v) if isinstance(v, Reason) else v
             for name, v in values.items()

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from heapq import heapify, heappop, heapreplace
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import (
@@ -29,14 +30,12 @@ from shardfleet.domain.reasons import (
     WorkerIsFull,
     WorkerTakesFew,
 )
-from shardfleet.values import dataclass
 
 STEAL_DIFFERENCE = 2  # kcl-rust: stealing at a difference of one would go to and fro for ever
 NOTHING_PAUSED: Mapping[str, Reason] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerView:
+class WorkerView(Struct, frozen=True, kw_only=True):
     """
     A worker that can be given leases.
 
@@ -64,8 +63,7 @@ class AssignmentKind(StrEnum):
     STEAL = "STEAL"
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """One lease, as read, for one worker."""
 
     lease: Lease
@@ -74,8 +72,7 @@ class Assignment:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class AssignmentPlan:
+class AssignmentPlan(Struct, frozen=True):
     """
     Who gets what.
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
+
 from shardfleet.domain.balance.by_count import (
     NOTHING_PAUSED,
     Assignment,
@@ -39,7 +41,6 @@ from shardfleet.domain.reasons import (
     NoWorkerHasRoom,
     Reason,
 )
-from shardfleet.values import dataclass
 
 # A move must bring donor and receiver closer by this part of the average. It keeps rounding, and
 # leases that are as large as the difference, from moving to and fro.
@@ -50,8 +51,7 @@ EXCHANGED_WITH_MOST = 3
 EXCHANGED_LEASES_MOST = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BalanceLimits:
+class BalanceLimits(Struct, frozen=True, kw_only=True):
     """
     When and how far to even out; the defaults are the KCL's (protocol.md §3.1).
 
@@ -120,8 +120,7 @@ def _place(groups: LeaseGroups, loads: WorkerLoads) -> tuple[list[Assignment], d
     return assignments, left
 
 
-@dataclass(frozen=True, slots=True)
-class _Surplus:
+class _Surplus(Struct, frozen=True):
     """What donors should give away, in KB/s, as far as one metric says (B5)."""
 
     metric: str

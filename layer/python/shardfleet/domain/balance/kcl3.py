@@ -10,13 +10,14 @@ leads beside Java is not built.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.slots.slot import Slot, SlotState
-from shardfleet.values import dataclass
 
 # A row is active for twice the time after which the KCL writes it anew (§2.6).
 FRESH_MS = 60_000
@@ -41,8 +42,7 @@ class Direction(StrEnum):
     TO_JAVA = "to-java"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerRow:
+class WorkerRow(Struct, frozen=True):
     """
     A worker's row of metrics.
 
@@ -62,8 +62,7 @@ class WorkerRow:
         return now_ms - 1000 * self.updated_s <= FRESH_MS
 
 
-@dataclass(frozen=True, slots=True)
-class Kcl3:
+class Kcl3(Struct, frozen=True):
     """
     What a KCL 3 keeps beside the leases.
 
@@ -79,8 +78,7 @@ class Kcl3:
     is_single: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kcl3Plan:
+class Kcl3Plan(Struct, frozen=True, kw_only=True):
     """
     What a turn does about it.
 
@@ -102,8 +100,7 @@ class Kcl3Plan:
     waiting: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BesideFacts:
+class BesideFacts(Struct, frozen=True, kw_only=True):
     """
     What a turn knows of itself and its neighbours.
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from math import isfinite
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.domain.slots.usage import UNKNOWN, Usage
-from shardfleet.values import dataclass
 
 # A lease's own average looks back some 10 s (alpha 0.5 over renewal intervals). Leases move for
 # minutes at least, so what is compared looks back some 80 s (alpha 0.25 over 20 s turns).
@@ -27,8 +28,7 @@ _COMPARABLE_MOST = 2.0
 _FINE, _FULL = 1_000, 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerUse:
+class WorkerUse(Struct, frozen=True):
     """
     What a worker uses, smoothed, and what it reads for that.
 
@@ -49,8 +49,7 @@ class WorkerUse:
         return Usage(*(v if v == UNKNOWN else round(v / _FINE) for v in (self.busy, self.cpu)))
 
 
-@dataclass(frozen=True, slots=True)
-class Loads:
+class Loads(Struct, frozen=True):
     """
     What is compared, smoothed over turns.
 

@@ -14,13 +14,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 
+from msgspec import Struct
+
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import Assignment, AssignmentKind
 from shardfleet.domain.balance.kcl3 import CRASHES_MOST, ROLLED_BACK, UPGRADING, Direction, Kcl3
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import HoldsFewest, OwnerEnds
 from shardfleet.domain.slots.slot import Slot, SlotState
-from shardfleet.values import dataclass
 
 
 class MigrationTask(StrEnum):
@@ -53,8 +54,7 @@ class IndexStatus(StrEnum):
     ACTIVE = "ACTIVE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigrationSnapshot:
+class MigrationSnapshot(Struct, frozen=True, kw_only=True):
     """
     What a step is planned by.
 
@@ -130,8 +130,7 @@ class MigrationSnapshot:
         return not fresh.isdisjoint(self.ours)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigrationStep:
+class MigrationStep(Struct, frozen=True, kw_only=True):
     """
     What is next.
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import (
@@ -28,11 +30,9 @@ from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.domain.reasons import AllStoodStill, KclLeads, Reason
 from shardfleet.domain.slots.slot import Slot, SlotState
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentFacts:
+class AssignmentFacts(Struct, frozen=True, kw_only=True):
     """
     What a turn knows of its leases and slots beside their records.
 

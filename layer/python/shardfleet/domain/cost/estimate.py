@@ -9,11 +9,12 @@ the handler itself calls, and bytes sent over networks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields
+
+from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from shardfleet.config import MANAGER_EVERY_MS, FleetConfig
 from shardfleet.domain.cost.prices import PRICES, Prices
-from shardfleet.values import dataclass
 
 DAY_MS = 86_400_000
 # A rate from less than this says more about the start than about the fleet.
@@ -37,8 +38,7 @@ _READS_PER_ADOPTION = 5  # of a lease at the beginning of a turn: the lease, not
 _LOG_BYTES = 2_200  # of a turn of either, and of each minute's metrics of a worker
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Consumption:
+class Consumption(Struct, frozen=True, kw_only=True):
     """
     What was used, in whole units, so that a document can hold it.
 
@@ -63,13 +63,14 @@ class Consumption:
 
     def __add__(self, other: Consumption) -> Consumption:
         """Return both together."""
+        added = zip(astuple(self), astuple(other), strict=True)
+        names = self.__struct_fields__
         return Consumption(
-            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+            **{name: mine + more for name, (mine, more) in zip(names, added, strict=True)}
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(Struct, frozen=True):
     """
     Dollars by what they are for.
 
@@ -110,8 +111,7 @@ def price_of(used: Consumption, *, metric_days: float, prices: Prices = PRICES) 
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(Struct, frozen=True, kw_only=True):
     """
     What the estimate must know beside the configuration.
 
@@ -228,8 +228,7 @@ def _of_worker(config: FleetConfig, setup: Setup, workers: int) -> Consumption:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerPage:
+class LedgerPage(Struct, frozen=True, kw_only=True):
     """
     What one writer has used on one day, or all together.
 

@@ -8,14 +8,14 @@ give your own: `shardfleet cost --prices FILE`, a JSON object with any of these 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.errors import ConfigurationError
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
+class Prices(Struct, frozen=True, kw_only=True):
     """
     Dollars per unit.
 
@@ -91,7 +91,7 @@ def changed_prices(given: Mapping[str, object], base: Prices = PRICES) -> Prices
         ConfigurationError: a name that is no price, or a price that is no number.
 
     """
-    known = {field.name: field.type for field in fields(Prices)}
+    known = Prices.__annotations__
     problems = []
     values: dict[str, str | float] = {}
     for name, value in given.items():
@@ -105,4 +105,4 @@ def changed_prices(given: Mapping[str, object], base: Prices = PRICES) -> Prices
             values[name] = float(value)
     if problems:
         raise ConfigurationError(f"prices: {'; '.join(problems)}")
-    return replace(base, **values)  # type: ignore[arg-type]  # each is of its field's type
+    return replace(base, **values)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from msgspec import Struct
+
 from shardfleet.domain.reasons import (
     BudgetGivenUp,
     BudgetSpent,
@@ -17,7 +19,6 @@ from shardfleet.domain.reasons import (
     ObjectiveMissed,
     Reason,
 )
-from shardfleet.values import dataclass
 
 # Back to eager only when this part of the budget suffices, or the fleet would go to and fro.
 RELIEF = 0.8
@@ -37,8 +38,7 @@ class Regime(StrEnum):
     PAUSED = "PAUSED"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class Chosen(Struct, frozen=True, kw_only=True):
     """
     The regime that is in force.
 
@@ -54,8 +54,7 @@ class Chosen:
     since_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spending:
+class Spending(Struct, frozen=True, kw_only=True):
     """
     Objective, budget, and how things stand.
 

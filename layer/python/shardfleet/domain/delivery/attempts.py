@@ -27,16 +27,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.records import Record
-from shardfleet.values import dataclass
 
 _MOST_DOUBLINGS = 60  # beyond this any back-off has long reached its limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailurePolicy:
+class FailurePolicy(Struct, frozen=True, kw_only=True):
     """
     What becomes of a record that has used up its attempts.
 
@@ -73,8 +73,7 @@ the place, what writes there (:func:`shardfleet.runtime.bootstrap.dead_letters`)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True):
     """
     How the records of a call that failed go again.
 
@@ -91,8 +90,7 @@ RETRIES = {"retry": RetryPolicy(halves=False), "bisect": RetryPolicy(halves=True
 """By the values of ``on_failure``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedAttempt:
+class FailedAttempt(Struct, frozen=True, kw_only=True):
     """
     What a failure comes to.
 
@@ -108,8 +106,7 @@ class FailedAttempt:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrashCharge:
+class CrashCharge(Struct, frozen=True, kw_only=True):
     """
     A range that the process died over.
 

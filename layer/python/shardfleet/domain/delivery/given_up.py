@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from msgspec import Struct
+
 from shardfleet.errors import ConfigurationError
 from shardfleet.foreign import read_json
-from shardfleet.values import dataclass
 
 # OverflowError: a date beyond all bounds.
 _NO_DOCUMENT = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
@@ -24,8 +25,7 @@ _SHARD_ID = re.compile(r"(?!\.+$)[a-zA-Z0-9_.-]{1,128}")  # Kinesis, ShardId; a 
 _FLEETS_FOLDER = re.compile(rf"{S3_PREFIX}/[^/]+/[^/]+/[^/]+/")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenUp:
+class GivenUp(Struct, frozen=True, kw_only=True):
     """
     One document: records of one shard that were given up together.
 
@@ -66,8 +66,7 @@ class GivenUp:
         return (self.stream_arn, self.shard_id, *span)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedDocument:
+class RefusedDocument(Struct, frozen=True, kw_only=True):
     """
     What was found and is nothing for this fleet: it is left where it is.
 
@@ -81,8 +80,7 @@ class RefusedDocument:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedBucket:
+class FailedBucket(Struct, frozen=True, kw_only=True):
     """
     Where a fleet keeps what it gives up and no message holds.
 

@@ -17,12 +17,13 @@ from itertools import islice
 from typing import Any, Self
 from zlib import crc32
 
+from msgspec import Struct
+
 from shardfleet.domain.delivery.progress import position_text, read_position, stands_for
 from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ProtocolError
 from shardfleet.records import Record, place_of
-from shardfleet.values import dataclass
 
 # How many lanes, and which: no more than `parallelism` allows, and never none.
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,3}")
@@ -105,8 +106,7 @@ class DoneAhead:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LanesNote:
+class LanesNote(Struct, frozen=True, kw_only=True):
     """
     What is noted beside a checkpoint while lanes are ahead of it.
 

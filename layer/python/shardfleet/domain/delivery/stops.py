@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from shardfleet.values import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopNote:
+class StopNote(Struct, frozen=True, kw_only=True):
     """
     A stopped shard: by policy, until somebody resumes it, or by what it raised, for a while.
 
@@ -45,10 +44,8 @@ class StopNote:
         return f"{mend}: shardfleet resume {self.lease_key}"
 
 
-class MissingShard(StopNote):
+class MissingShard(StopNote, frozen=True):
     """A shard that the service does not know: no record is the reason, and nobody tried one."""
-
-    __slots__ = ()
 
     @property
     def outlook(self) -> str:

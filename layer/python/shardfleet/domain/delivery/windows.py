@@ -19,13 +19,14 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from msgspec import Struct
+
 from shardfleet.domain.delivery.progress import read_position, stands_for
 from shardfleet.domain.item_size import DOCUMENT_BYTES_MOST
 from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply, ProtocolError
 from shardfleet.records import Record, TumblingWindow, arrival_of
-from shardfleet.values import dataclass
 
 STATE = "state"
 """The key of a reply with the window's state."""
@@ -102,8 +103,7 @@ def fits_item(state: str) -> bool:
     return len(state.encode()) <= DOCUMENT_BYTES_MOST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowNote:
+class WindowNote(Struct, frozen=True, kw_only=True):
     """
     What is kept of a shard's window beside its checkpoint.
 

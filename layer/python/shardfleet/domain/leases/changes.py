@@ -9,7 +9,8 @@ nothing else, and the DynamoDB adapter's compiled expressions are tested against
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.lease import (
     Applied,
@@ -352,4 +353,4 @@ def _updated(change: LeaseChange, current: Lease) -> Lease:
         values[name.value] = getattr(current, name.value) + amount
     for name in change.removes:
         values[name.value] = None
-    return replace(current, **values)  # type: ignore[arg-type]
+    return replace(current, **values)

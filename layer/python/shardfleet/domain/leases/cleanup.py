@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Sequence
 
+from msgspec import Struct
+
 from shardfleet.domain.leases.lease import Lease, LeaseAndWhy
 from shardfleet.domain.reasons import (
     AgedOut,
@@ -24,11 +26,9 @@ from shardfleet.domain.reasons import (
 from shardfleet.domain.stream.hash_ranges import hash_range_holes
 from shardfleet.domain.stream.sequence import AT_TIMESTAMP, TRIM_HORIZON
 from shardfleet.domain.stream.shards import Shard, ShardGraph, shard_number
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class CleanupPlan:
+class CleanupPlan(Struct, frozen=True):
     """
     What to delete, ordered by lease key throughout.
 

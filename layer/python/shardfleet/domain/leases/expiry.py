@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(Struct, frozen=True):
     """
     A counter as first seen.
 
@@ -34,8 +34,7 @@ class Sighting:
     is_renewed: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """
     When the lease table was read, by one clock.
 

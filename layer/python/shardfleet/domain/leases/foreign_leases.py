@@ -11,8 +11,9 @@ applications cannot share a table, whoever they are.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.lease import ForeignLease, Lease, Survey, named_foreign
 from shardfleet.domain.reasons import NeverListed

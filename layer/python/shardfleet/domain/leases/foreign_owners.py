@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from msgspec import Struct
+
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.values import dataclass
 
 # As long after another application was last seen in the lease table, nothing falls asleep.
 FOREIGN_REST_MS = 3_600_000
@@ -19,8 +20,7 @@ FOREIGN_REST_MS = 3_600_000
 FOREIGN_NOTED_MS = 600_000
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign:
+class Foreign(Struct, frozen=True):
     """
     Another application that shares the lease table: to it, a lease that nobody renews is free.
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from msgspec import Struct
+
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.hash_ranges import HashKeyRange, hash_range_holes
 from shardfleet.domain.stream.shards import Shard, ShardGraph
-from shardfleet.values import dataclass
 
 SIGHTINGS = 3  # Java: leasesRecoveryAuditorInconsistencyConfidenceThreshold
 # An eventually consistent scan is behind by a second or two; managers may look each second.
@@ -22,8 +23,7 @@ APART_MS = 5_000
 FORGET_MS = 90_000
 
 
-@dataclass(frozen=True, slots=True)
-class Suspicion:
+class Suspicion(Struct, frozen=True):
     """
     How often a shard was found without a lease.
 
@@ -42,8 +42,7 @@ class Suspicion:
         return self.count >= SIGHTINGS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True):
     """
     What is known of shards that have no lease.
 

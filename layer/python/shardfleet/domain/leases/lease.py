@@ -10,18 +10,17 @@ The builders of the changes are in :mod:`shardfleet.domain.leases.changes`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from shardfleet.domain.reasons import Reason
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import SHARD_END, ExtendedSequenceNumber
 from shardfleet.errors import ConfigurationError, MalformedLease
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Lease(Struct, frozen=True, kw_only=True):
     """
     One row of the lease table, in KCL's words (attributes of protocol.md §1.2).
 
@@ -66,8 +65,7 @@ class Lease:
         return self.checkpoint.sequence_number == SHARD_END
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignLease:
+class ForeignLease(Struct, frozen=True):
     """
     A lease that is not provably of this stream and this mode: named, and never written (H23).
 
@@ -101,8 +99,7 @@ def named_foreign(foreign: Sequence[ForeignLease]) -> str:
     return f"{count} not this fleet's: {told}" + (f" and {more} more" if more > 0 else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class Survey(Struct, frozen=True, kw_only=True):
     """
     What a scan of the lease table found.
 
@@ -135,8 +132,7 @@ class Survey:
         return self.leases
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseAndWhy:
+class LeaseAndWhy(Struct, frozen=True):
     """A lease to create, as it should be written, or to delete; and why."""
 
     lease: Lease
@@ -172,30 +168,26 @@ class LeaseField(StrEnum):
 FieldValue = str | int | float | bytes | tuple[str, ...] | ExtendedSequenceNumber | HashKeyRange
 
 
-@dataclass(frozen=True, slots=True)
-class FieldEquals:
+class FieldEquals(Struct, frozen=True):
     """The field is present and has this value."""
 
     field: LeaseField
     value: FieldValue
 
 
-@dataclass(frozen=True, slots=True)
-class FieldAbsent:
+class FieldAbsent(Struct, frozen=True):
     """The field is absent (absence is the protocol's null, protocol.md §0.3)."""
 
     field: LeaseField
 
 
-@dataclass(frozen=True, slots=True)
-class FieldPresent:
+class FieldPresent(Struct, frozen=True):
     """The field is present."""
 
     field: LeaseField
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointNotPast:
+class CheckpointNotPast(Struct, frozen=True):
     """
     The stored checkpoint is not past the new one (the monotonic guard of hazard H8).
 
@@ -218,8 +210,7 @@ class ChangeKind(StrEnum):
     DELETE = "DELETE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseChange:
+class LeaseChange(Struct, frozen=True, kw_only=True):
     """
     One conditional write of one lease: all conditions AND-ed, then all updates at once.
 
@@ -243,23 +234,20 @@ class LeaseChange:
     removes: tuple[LeaseField, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Struct, frozen=True):
     """The write was made; ``lease`` is the item after it (for a delete: before it)."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """A condition failed on an existing item; ``failed`` are those that do not hold on it."""
 
     current: Lease
     failed: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(Struct, frozen=True):
     """The item does not exist."""
 
 

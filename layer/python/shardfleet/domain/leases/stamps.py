@@ -17,12 +17,12 @@ from __future__ import annotations
 
 from typing import Self
 
+from msgspec import Struct
+
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(Struct, frozen=True, kw_only=True):
     """
     Which setting-back of a lease was ours last, and what was promised then.
 
@@ -40,8 +40,7 @@ class Generation:
     first: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stamp:
+class Stamp(Struct, frozen=True, kw_only=True):
     """
     Whose lease it was, and how it stood, when something was noted beside its checkpoint.
 

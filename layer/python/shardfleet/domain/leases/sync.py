@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+from msgspec import Struct
+
 from shardfleet.domain.leases.lease import Lease, LeaseAndWhy
 from shardfleet.domain.reasons import (
     AwaitedAtMerge,
@@ -38,14 +40,12 @@ from shardfleet.domain.stream.sequence import (
     ExtendedSequenceNumber,
 )
 from shardfleet.domain.stream.shards import Shard, ShardGraph
-from shardfleet.values import dataclass
 
 # H7: a pin lies this far before "now", so that a slow clock cannot skip a record.
 PIN_BACK_MS = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseSyncPlan:
+class LeaseSyncPlan(Struct, frozen=True):
     """
     What to create.
 

@@ -9,18 +9,18 @@ Everything else goes on. Java's deserializer throws, which ends the whole scan.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.lease import Lease, Survey
 from shardfleet.domain.leases.sync import LeaseSyncPlan
 from shardfleet.domain.reasons import ParentHeldUp, ParentUnreadable, Reason
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.domain.stream.shards import Shard, ShardGraph
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
+class Unreadable(Struct, frozen=True, kw_only=True):
     """
     What cannot be read in one survey.
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from shardfleet.domain.instants import LATEST_MS
 from shardfleet.domain.stream.sequence import (
@@ -28,7 +29,6 @@ from shardfleet.domain.stream.sequence import (
 )
 from shardfleet.errors import ConfigurationError, ProtocolError
 from shardfleet.foreign import read_json
-from shardfleet.values import dataclass
 
 FORMAT = "shardfleet.positions"
 VERSION = 1
@@ -119,8 +119,7 @@ def position_at(
     return Position(incarnation, shard_id, PointKind.INSTANT, instant_ms=instant_ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Positions:
+class Positions(Struct, frozen=True, kw_only=True):
     """
     Where a reader of a whole stream stands.
 

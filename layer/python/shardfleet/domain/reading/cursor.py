@@ -29,6 +29,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from shardfleet.domain.reading.pacing import Rate, full_bucket, idle_pause_ms, spend
 from shardfleet.domain.reading.pages import (
     FROM_TRIM_HORIZON,
@@ -51,7 +53,6 @@ from shardfleet.errors import (
     Throttled,
     settled,
 )
-from shardfleet.values import dataclass
 
 # Kinesis quota: no stream retains records for less than 24 hours. One that retains them longer may
 # be set back to that at any moment, so only what is younger is certain to be there.
@@ -72,8 +73,7 @@ class Moment(NamedTuple):
     steady_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPace:
+class ReadPace(Struct, frozen=True, kw_only=True):
     """
     How a shard is asked.
 
@@ -111,8 +111,7 @@ class ReadPace:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadFrom:
+class ReadFrom(Struct, frozen=True, kw_only=True):
     """
     Where a cursor begins, and what is known there.
 

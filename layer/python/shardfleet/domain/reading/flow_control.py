@@ -15,11 +15,10 @@ producer alone on its stream is never refused, and then nothing of this happens.
 
 from __future__ import annotations
 
-from shardfleet.values import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlowLimits:
+class FlowLimits(Struct, frozen=True, kw_only=True):
     """
     The range of the two.
 
@@ -37,8 +36,7 @@ class FlowLimits:
     max_pause_ms: int = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Struct, frozen=True):
     """
     The state of the flow to one shard.
 

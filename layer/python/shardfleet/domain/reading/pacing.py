@@ -8,13 +8,12 @@ and 2 MiB/s per shard, and a 10 MiB answer blocks the shard for 5 s).
 
 from __future__ import annotations
 
-from shardfleet.values import dataclass
+from msgspec import Struct
 
 _PARTS = 1000  # of a token: one millisecond at a rate of N per second refills N parts
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """
     A quota.
 
@@ -28,8 +27,7 @@ class Rate:
     burst: int
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(Struct, frozen=True):
     """
     The state of a token bucket.
 

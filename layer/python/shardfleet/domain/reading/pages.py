@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from enum import StrEnum
+
+from msgspec import Struct
 
 from shardfleet.domain.stream.sequence import PointKind, Position
 from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.records import StreamRecord
-from shardfleet.values import dataclass
 
 
 class StartKind(StrEnum):
@@ -21,8 +21,7 @@ class StartKind(StrEnum):
     AFTER_SEQUENCE_NUMBER = "AFTER_SEQUENCE_NUMBER"
 
 
-@dataclass(frozen=True, slots=True)
-class StartingPosition:
+class StartingPosition(Struct, frozen=True):
     """Where reading begins; LATEST does not exist here, it is pinned first (hazard H7)."""
 
     kind: StartKind
@@ -49,8 +48,7 @@ def start_of(position: Position) -> StartingPosition:
             return FROM_TRIM_HORIZON
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordsPage:
+class RecordsPage(Struct, frozen=True, kw_only=True):
     """
     One answer of a shard.
 
@@ -70,7 +68,7 @@ class RecordsPage:
     millis_behind_latest: int | None
     child_shards: Sequence[ChildShard] = ()
     size_bytes: int | None = None
-    page_token: str | None = field(default=None, repr=False, compare=False)
+    page_token: str | None = None
 
     @property
     def first(self) -> str | None:

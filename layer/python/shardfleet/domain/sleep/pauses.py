@@ -9,11 +9,12 @@ take such a lease.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from shardfleet.domain.reasons import Pause
 from shardfleet.errors import ConfigurationError
-from shardfleet.values import dataclass
 
 # An item of DynamoDB holds 400 KB, and a row some 150 bytes.
 LEASES_MOST = 2_000
@@ -21,8 +22,7 @@ LEASES_MOST = 2_000
 DIRECTIONS = ("from-java", "to-java")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
+class Migration(Struct, frozen=True, kw_only=True):
     """
     Leases are handed over between a Java KCL and the fleet; until then it shows Java no slot.
 
@@ -38,8 +38,7 @@ class Migration:
     since_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pauses:
+class Pauses(Struct, frozen=True, kw_only=True):
     """
     Everything that is paused.
 

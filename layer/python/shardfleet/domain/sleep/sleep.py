@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import (
     Asleep,
@@ -31,7 +33,6 @@ from shardfleet.domain.reasons import (
     ShardUnknown,
 )
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
-from shardfleet.values import dataclass
 
 # Kinesis quota: an iterator lives 5 minutes. The two clocks may differ, and a look takes time.
 ITERATOR_AGE_MOST_MS = 240_000
@@ -41,8 +42,7 @@ ITERATOR_STORED_MS = 110_000
 FAILURES_MOST = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nap:
+class Nap(Struct, frozen=True, kw_only=True):
     """
     Where a worker stood in an idle shard when it gave the lease up.
 
@@ -85,8 +85,7 @@ class Nap:
 # --- who sleeps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NapPlan:
+class NapPlan(Struct, frozen=True, kw_only=True):
     """
     Which naps last.
 

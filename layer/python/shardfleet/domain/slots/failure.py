@@ -14,8 +14,9 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 
+from msgspec import Struct
+
 from shardfleet.errors import HandlerNotLoaded, HandlerTimedOut, RightMissing, Unsettled, told
-from shardfleet.values import dataclass
 
 # A slot's record is read and written several times a minute (400 KB at most, fact D15).
 MESSAGE_BYTES_MOST = 600
@@ -90,8 +91,7 @@ _UNTIL_LOADED = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """
     What ended one invocation.
 
@@ -107,8 +107,7 @@ class Failure:
     where: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastFailure:
+class LastFailure(Struct, frozen=True, kw_only=True):
     """
     A worker's last failure, on its slot's record.
 

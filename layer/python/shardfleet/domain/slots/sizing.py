@@ -9,8 +9,10 @@ must outlive a turn (how long there have been too many, when there were last too
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.domain.reasons import (
     CappedSize,
@@ -25,7 +27,6 @@ from shardfleet.domain.reasons import (
     SurplusToLast,
     TooFarBehind,
 )
-from shardfleet.values import dataclass
 
 # A slot leaves only if the others would not come nearer to the target than this part of it: else
 # the next turn would start one again.
@@ -34,8 +35,7 @@ _MARGIN = 0.8
 _ROUNDING = 0.001
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizingLimits:
+class SizingLimits(Struct, frozen=True, kw_only=True):
     """
     The part of the configuration that sizes the fleet.
 
@@ -61,8 +61,7 @@ class SizingLimits:
     shares_by_load: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotNeed:
+class SlotNeed(Struct, frozen=True, kw_only=True):
     """
     What one slot that stays has to do.
 
@@ -80,8 +79,7 @@ class SlotNeed:
     lag_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Pace(Struct, frozen=True, kw_only=True):
     """
     What outlives a turn.
 
@@ -95,8 +93,7 @@ class Pace:
     raised_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizing:
+class Sizing(Struct, frozen=True, kw_only=True):
     """
     How many slots there should be now.
 

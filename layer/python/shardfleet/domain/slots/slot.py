@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from shardfleet.domain.slots.failure import (
     WELL_AFTER_MS,
@@ -30,7 +32,6 @@ from shardfleet.domain.slots.failure import (
 )
 from shardfleet.domain.slots.usage import UNKNOWN, Usage
 from shardfleet.errors import ConfigurationError, ProtocolError
-from shardfleet.values import dataclass
 
 INPUT_VERSION = 1  # a worker accepts this and the previous version (hazard H19)
 _UNKNOWN_USAGE = Usage()
@@ -120,8 +121,7 @@ class LeaseOutcome(StrEnum):
     HELD = "HELD"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotInput:
+class SlotInput(Struct, frozen=True, kw_only=True):
     """
     The input of a slot's execution and of its worker invocations.
 
@@ -196,8 +196,7 @@ def _number(payload: Mapping[str, Any], name: str) -> int:
         ) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class Slot(Struct, frozen=True, kw_only=True):
     """
     One slot record of the fleet-state table.
 
@@ -320,8 +319,7 @@ def intend_start(
     return intended
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRefused:
+class ClaimRefused(Struct, frozen=True):
     """This invocation must do nothing; ``reason`` says why."""
 
     reason: str

@@ -9,8 +9,10 @@ Functions' answers.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
 from enum import StrEnum
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from shardfleet.domain.reasons import (
     HandedOver,
@@ -31,7 +33,6 @@ from shardfleet.domain.slots.slot import (
     ask_to_leave,
     ask_to_stay,
 )
-from shardfleet.values import dataclass
 
 
 class SlotTask(StrEnum):
@@ -46,8 +47,7 @@ class SlotTask(StrEnum):
     NOTHING = "NOTHING"
 
 
-@dataclass(frozen=True, slots=True)
-class SlotDecision:
+class SlotDecision(Struct, frozen=True):
     """
     One decision about one slot, and why.
 
@@ -62,8 +62,7 @@ class SlotDecision:
     stand_in: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotPlan:
+class SlotPlan(Struct, frozen=True):
     """Decisions ordered by slot id, and how many slots the fleet wants, and why."""
 
     wanted: int
@@ -71,8 +70,7 @@ class SlotPlan:
     reason: SlotsWanted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotFacts:
+class SlotFacts(Struct, frozen=True, kw_only=True):
     """
     What is known of slots beside their records.
 

@@ -7,7 +7,7 @@ Both are averaged with alpha 0.5 over a renewal interval, as the KCL does (proto
 
 from __future__ import annotations
 
-from shardfleet.values import dataclass
+from msgspec import Struct
 
 ALPHA = 0.5
 UNKNOWN = -1
@@ -15,8 +15,7 @@ _FULL = 1_000
 _DIGITS = 6  # Java stores throughputKBps with six decimals
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """
     What a slot uses of what it can have, in thousandths; -1 unknown.
 

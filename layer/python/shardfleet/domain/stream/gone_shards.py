@@ -11,7 +11,9 @@ shard waits; what is remembered meanwhile is a :class:`GoneNote`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.domain.reasons import (
     ListedStill,
@@ -26,11 +28,9 @@ from shardfleet.domain.reasons import (
 )
 from shardfleet.domain.stream.hash_ranges import tiles_exactly
 from shardfleet.domain.stream.shards import ChildShard, Shard, ShardGraph
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoneNote:
+class GoneNote(Struct, frozen=True, kw_only=True):
     """
     What is remembered of a shard that the service does not know; instants are epoch milliseconds.
 
@@ -63,8 +63,7 @@ class GoneNote:
         return self.is_open and now_ms - self.first_ms >= failover_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoneVerdict:
+class GoneVerdict(Struct, frozen=True, kw_only=True):
     """
     What to make of a shard that is not found.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from operator import attrgetter
 
-from shardfleet.values import dataclass
+from msgspec import Struct
 
 HASH_KEY_MAX = 2**128 - 1  # Kinesis: hash keys are unsigned 128-bit integers
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class HashKeyRange:
+class HashKeyRange(Struct, frozen=True, order=True):
     """An inclusive range of hash keys, unsigned 128-bit integers."""
 
     start: int

@@ -10,12 +10,11 @@ never as strings; ties go to the sub-sequence number.
 from __future__ import annotations
 
 import re
-from dataclasses import field
 from enum import StrEnum
-from functools import total_ordering
+
+from msgspec import Struct
 
 from shardfleet.errors import ProtocolError
-from shardfleet.values import dataclass
 
 TRIM_HORIZON = "TRIM_HORIZON"
 LATEST = "LATEST"
@@ -30,9 +29,7 @@ LONGEST_RETENTION_MS = 8_760 * 3_600_000
 _DIGITS = re.compile(r"0|[1-9][0-9]{0,128}")
 
 
-@total_ordering
-@dataclass(frozen=True, slots=True)
-class ExtendedSequenceNumber:
+class ExtendedSequenceNumber(Struct, frozen=True):
     """
     A checkpoint: a sequence number or sentinel, and the index inside an aggregated record.
 
@@ -88,10 +85,22 @@ class ExtendedSequenceNumber:
         return self.sort_key < other.sort_key
 
     def __gt__(self, other: object) -> bool:
-        """Order by the protocol, as ``total_ordering`` would in three times the time."""
+        """Order by the protocol, not by text."""
         if not isinstance(other, ExtendedSequenceNumber):
             return NotImplemented
         return self.sort_key > other.sort_key
+
+    def __le__(self, other: object) -> bool:
+        """Order by the protocol, not by text."""
+        if not isinstance(other, ExtendedSequenceNumber):
+            return NotImplemented
+        return self.sort_key <= other.sort_key
+
+    def __ge__(self, other: object) -> bool:
+        """Order by the protocol, not by text."""
+        if not isinstance(other, ExtendedSequenceNumber):
+            return NotImplemented
+        return self.sort_key >= other.sort_key
 
     def __str__(self) -> str:
         """Render as ``number`` or ``number:sub``."""
@@ -114,8 +123,7 @@ class PointKind(StrEnum):
     END = "END"
 
 
-@dataclass(frozen=True, slots=True)
-class StreamIncarnation:
+class StreamIncarnation(Struct, frozen=True):
     """
     One life of a stream: a deleted and re-created stream is another one (hazard H12).
 
@@ -132,12 +140,21 @@ class StreamIncarnation:
 
     stream_arn: str
     created_ms: int
-    retention_ms: int = field(default=LONGEST_RETENTION_MS, compare=False, repr=False)
-    service_ms: int | None = field(default=None, compare=False, repr=False)
+    retention_ms: int = LONGEST_RETENTION_MS
+    service_ms: int | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are the same life, whatever was told of it."""
+        if not isinstance(other, StreamIncarnation):
+            return NotImplemented
+        return (self.stream_arn, self.created_ms) == (other.stream_arn, other.created_ms)
+
+    def __hash__(self) -> int:
+        """Hash what makes it the same."""
+        return hash((self.stream_arn, self.created_ms))
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """
     Where a reader stands: the one position type of fleet, probe and Spark (hazard H4).
 

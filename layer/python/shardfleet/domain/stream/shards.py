@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
+from msgspec import Struct
+
 from shardfleet.domain.stream.hash_ranges import HashKeyRange, hash_range_holes
-from shardfleet.values import dataclass
 
 _PARENTS_OF_A_MERGE = 2
 # As Kinesis makes them (its API reference, CreateStream: "shardId-000000000000").
@@ -26,8 +27,7 @@ def shard_number(shard_id: str) -> int | None:
     return None if made is None else int(made[1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
+class Shard(Struct, frozen=True, kw_only=True):
     """
     One shard as ListShards describes it.
 
@@ -69,8 +69,7 @@ class Shard:
         return (number, self.shard_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildShard:
+class ChildShard(Struct, frozen=True, kw_only=True):
     """One child as GetRecords names it at the end of a closed shard."""
 
     shard_id: str

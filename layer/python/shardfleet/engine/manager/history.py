@@ -16,6 +16,7 @@ from typing import Any
 from zlib import crc32
 
 import msgspec
+from msgspec import Struct
 
 from shardfleet.domain.item_size import fitting
 from shardfleet.domain.reasons import ThereAlready
@@ -38,7 +39,6 @@ from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.kinds import PLACES, TURN
 from shardfleet.errors import OutcomeUnknown, Throttled, Unsettled
 from shardfleet.events.base import Event
-from shardfleet.values import dataclass
 
 KEPT_MS = 7 * 24 * 3_600_000
 # An item of DynamoDB holds 400 KB; a row is some 150 bytes, and 1,400 at most.
@@ -53,8 +53,7 @@ LEASES_MOST = 12_000
 _TOLD_MOST = 100_000  # of one turn that assigns as many leases
 
 
-@dataclass(frozen=True, slots=True)
-class KeptTurn:
+class KeptTurn(Struct, frozen=True):
     """
     What happened in one turn.
 

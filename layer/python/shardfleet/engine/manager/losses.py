@@ -12,7 +12,8 @@ the whole failover time again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.config import KEPT_MOST_MS, FleetConfig
 from shardfleet.domain.leases.expiry import Reading, Sighting, earliest, in_step, sighted

@@ -9,7 +9,8 @@ found without a lease before) is read when the plan asks for it, and then planne
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.config import KEPT_MOST_MS, FleetConfig
 from shardfleet.domain.balance.loads import Loads

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.item_size import DOCUMENT_BYTES_MOST, fitting, value_bytes
@@ -18,7 +19,6 @@ from shardfleet.engine.state.documents import UnreadableDocument, event_of
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.manager import LeaseBehind, ManagerTurnDone
 from shardfleet.events.worker import LeaseUnreadable
-from shardfleet.values import dataclass
 
 # Of each kind; a reason is some 150 bytes, and all of them together must fit into an item.
 REASONS_MOST = 1_000
@@ -29,8 +29,7 @@ BEHIND_MS = 60_000
 UNREADABLE_MOST = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnReport:
+class TurnReport(Struct, frozen=True, kw_only=True):
     """
     What came of one turn.
 

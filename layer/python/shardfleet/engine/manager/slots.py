@@ -9,7 +9,8 @@ closed one raises the epoch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.reasons import ClosedBeforeHeartbeat, ExecutionOver, Reason, StandsIn

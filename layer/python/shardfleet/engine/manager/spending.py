@@ -7,7 +7,8 @@ Nothing is asked of any table by a fleet without a budget.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.cost.estimate import DAY_MS, LedgerPage, days_of, rate_per_day

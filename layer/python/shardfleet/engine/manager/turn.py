@@ -13,7 +13,9 @@ Java's ``LeaseAssignmentManager`` plus ``HierarchicalShardSyncer`` plus ``LeaseC
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import Assignment
@@ -67,7 +69,6 @@ from shardfleet.events.manager import (
     LeaseSyncProblem,
     ManagerStepCut,
 )
-from shardfleet.values import dataclass
 
 # A step that somebody waits for; with 6 ms a write some 40,000 calls.
 URGENT_MS = 15_000
@@ -75,8 +76,7 @@ URGENT_MS = 15_000
 LATER_MS = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerPorts:
+class ManagerPorts(Struct, frozen=True, kw_only=True):
     """Everything the manager asks of the world."""
 
     leases: LeaseStore

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import Struct
+
 from shardfleet.domain.delivery.lanes import LanesNote
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.lags import lag_now
@@ -11,11 +13,9 @@ from shardfleet.domain.slots.slot import LeaseOutcome
 from shardfleet.domain.slots.usage import next_throughput
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.retry import Halt
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
+class Instant(Struct, frozen=True):
     """One moment on both clocks, milliseconds."""
 
     monotonic_ms: int

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.progress import position_text
@@ -45,11 +47,9 @@ from shardfleet.errors import (
 )
 from shardfleet.events.delivery import PageRead, PositionLost, PositionOutlived
 from shardfleet.events.worker import ParentsAwaited
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerPorts:
+class ConsumerPorts(Struct, frozen=True, kw_only=True):
     """What every consumer of a turn works with; ``incarnation`` is the stream's life."""
 
     incarnation: StreamIncarnation

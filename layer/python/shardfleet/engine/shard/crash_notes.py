@@ -16,7 +16,9 @@ they are noted in the whole turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import Attempts, CrashCharge
@@ -28,11 +30,9 @@ from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.kinds import CrashNote
 from shardfleet.events.delivery import CrashCharged
 from shardfleet.records import Record
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotedCall:
+class NotedCall(Struct, frozen=True, kw_only=True):
     """
     A call into user code, as it is noted.
 
@@ -60,8 +60,7 @@ class NotedCall:
         return cls(kind=kind, first=first, last=last, count=len(records))
 
 
-@dataclass(frozen=True, slots=True)
-class CallCharge:
+class CallCharge(Struct, frozen=True):
     """
     A call without records that the process died in.
 

@@ -16,8 +16,11 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
 from itertools import accumulate
+from operator import attrgetter
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.calls import CallKind
@@ -32,7 +35,6 @@ from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
 from shardfleet.events.delivery import BatchHandled
 from shardfleet.records import Batch, Record, arrival_of
-from shardfleet.values import dataclass
 
 
 def cut_batch(records: Sequence[Record], *, records_most: int, bytes_most: int) -> Sequence[Record]:
@@ -44,21 +46,24 @@ def cut_batch(records: Sequence[Record], *, records_most: int, bytes_most: int) 
     return batch[: max(1, bisect_right(list(accumulate(sizes)), bytes_most))]
 
 
-@dataclass(order=True, slots=True)
-class _Ticket:
+class _Ticket(Struct, eq=False):
     """A shard that waits for its turn; the least goes first."""
 
     is_patient: bool
     round: int
     oldest_ms: int
     lease_key: str
-    call: NotedCall = field(compare=False)
-    is_noted: bool = field(compare=False)
-    granted: Signal = field(compare=False)
+    call: NotedCall
+    is_noted: bool
+    granted: Signal
+
+    @property
+    def turn(self) -> tuple[bool, int, int, str]:
+        """Return what it is ordered by."""
+        return (self.is_patient, self.round, self.oldest_ms, self.lease_key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchPorts:
+class DispatchPorts(Struct, frozen=True, kw_only=True):
     """What the dispatcher works with."""
 
     handler: HandlerRunner
@@ -306,7 +311,7 @@ class Dispatcher:
 
     def _grant(self) -> None:
         """Let the next shards go, as many at once as the handler, suspicion and the rate allow."""
-        while self._waiting and self._may_go(ticket := min(self._waiting)):
+        while self._waiting and self._may_go(ticket := min(self._waiting, key=attrgetter("turn"))):
             self._waiting.remove(ticket)
             self._round = max(self._round, ticket.round)
             self._rounds_served[ticket.lease_key] = ticket.round

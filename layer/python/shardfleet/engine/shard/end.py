@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from msgspec import Struct
+
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.sync import start_of_child
@@ -20,11 +22,9 @@ from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import StreamDirectory
 from shardfleet.engine.retry import Halted, Patience
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndPorts:
+class EndPorts(Struct, frozen=True, kw_only=True):
     """What ending a shard works with."""
 
     checkpointer: Checkpointer

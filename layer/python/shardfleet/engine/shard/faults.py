@@ -10,7 +10,8 @@ that the handler had done.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.engine.ownership.lease import HeldLease

@@ -14,9 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import Attempts
@@ -29,7 +31,6 @@ from shardfleet.engine.shard.faults import CONCERNS_ALL
 from shardfleet.engine.shard.ports import DeliveryPorts
 from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
 from shardfleet.records import Record
-from shardfleet.values import dataclass
 
 
 class GoOn(Protocol):
@@ -46,8 +47,7 @@ class FlushIfDue(Protocol):
         """Checkpoint if it is due, or at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardLane:
+class ShardLane(Struct, frozen=True):
     """
     Records that go one batch after another.
 

@@ -8,7 +8,8 @@ past.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import back_off_ms
@@ -27,13 +28,11 @@ from shardfleet.errors import (
     Throttled,
 )
 from shardfleet.events.worker import ShardExpired, ShardMissing
-from shardfleet.values import dataclass
 
 _MARK_EVERY_MS = 3_600_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissingPorts:
+class MissingPorts(Struct, frozen=True, kw_only=True):
     """What looking for a shard works with."""
 
     stream: StreamDirectory

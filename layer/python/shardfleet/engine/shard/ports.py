@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ports import Clock, DeadLetters, Entropy, EventSink, WindowStates
 from shardfleet.engine.retry import Patience
@@ -9,11 +11,9 @@ from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.dispatch import Dispatcher
 from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryPorts:
+class DeliveryPorts(Struct, frozen=True, kw_only=True):
     """
     What delivering works with.
 

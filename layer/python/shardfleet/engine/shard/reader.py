@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from shardfleet.domain.reading.cursor import (
     Ask,
     End,
@@ -30,14 +32,12 @@ from shardfleet.errors import (
     kind_of,
 )
 from shardfleet.events.delivery import FalseShardEnd, IteratorRenewed, ReadDelayed
-from shardfleet.values import dataclass
 
 if TYPE_CHECKING:
     from shardfleet.engine.shard.missing import MissingShardWatch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPorts:
+class ReadPorts(Struct, frozen=True, kw_only=True):
     """What a shard reader asks of the world."""
 
     source: ShardSource

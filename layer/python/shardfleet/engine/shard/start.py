@@ -17,7 +17,7 @@ goes on there, and that a loss behind a later position is told, too.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Lease

@@ -14,7 +14,8 @@ what there is: only the owner goes on, and what a former one writes later is ref
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.progress import position_text
 from shardfleet.domain.delivery.windows import (

@@ -27,10 +27,11 @@ from which a lease at LATEST is read: an older one repeats, and a newer one woul
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.lanes import DoneAhead, LanesNote
 from shardfleet.domain.delivery.progress import read_position
@@ -44,7 +45,6 @@ from shardfleet.engine.state.documents import Documents, FoundDocument, read_as
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.kinds import GENERATION, TIP, CrashNote, SetBack, TipMark
 from shardfleet.errors import MalformedDocument, OutcomeUnknown, ProtocolError
-from shardfleet.values import dataclass
 
 _ROUNDS_MOST = 20  # Two people at most set back one lease at a time; more rounds mean a bug.
 
@@ -100,8 +100,7 @@ async def raise_generation(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class BeyondCheckpoint:
+class BeyondCheckpoint(Struct, frozen=True):
     """
     What was done of a shard beyond its checkpoint, and counts.
 
@@ -149,8 +148,7 @@ async def beyond_checkpoint(state: FleetState, lease: Lease) -> BeyondCheckpoint
     return BeyondCheckpoint(through, ahead)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownTip:
+class KnownTip(Struct, frozen=True, kw_only=True):
     """
     When a shard was last known to be read to its tip.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from shardfleet.engine.ports import (
     Conflict,
@@ -24,7 +25,6 @@ from shardfleet.engine.ports import (
 )
 from shardfleet.errors import MalformedDocument, ProtocolError
 from shardfleet.events.worker import DocumentUnreadable
-from shardfleet.values import dataclass
 
 T = TypeVar("T")
 
@@ -34,8 +34,7 @@ NUMBER_MOST = 253_402_300_799_999
 REASON_MOST = 200  # characters of why a document cannot be read
 
 
-@dataclass(frozen=True, slots=True)
-class UnreadableDocument:
+class UnreadableDocument(Struct, frozen=True):
     """
     A document that cannot be read.
 
@@ -126,8 +125,7 @@ class DocumentKind(str, Generic[T]):
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class FoundDocument(Generic[T]):
+class FoundDocument(Struct, Generic[T], frozen=True):
     """
     A document that is there.
 

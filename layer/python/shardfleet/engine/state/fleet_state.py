@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse
 from shardfleet.domain.delivery.lanes import LanesNote
@@ -53,7 +54,6 @@ from shardfleet.errors import (
     ProtocolError,
     StreamReplaced,
 )
-from shardfleet.values import dataclass
 
 MANAGER = "manager"
 LAST = "last"
@@ -64,8 +64,7 @@ FINISHED_PER_DOCUMENT = 2_000  # A shard's id has 128 characters at most.
 _CAS_ROUNDS_MOST = 20
 
 
-@dataclass(frozen=True, slots=True)
-class VersionedSlot:
+class VersionedSlot(Struct, frozen=True):
     """A slot and the document version it was read at."""
 
     slot: Slot

@@ -8,18 +8,18 @@ that answers again has its document emptied: a worker may not delete (hazard H19
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from shardfleet.domain.reasons import reason_json
 from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.engine.ports import StateStore, Written
 from shardfleet.engine.state.documents import Documents
 from shardfleet.engine.state.kinds import GONE
-from shardfleet.values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class VersionedGone:
+class VersionedGone(Struct, frozen=True):
     """A note and the document version it was read at; None: there is no document."""
 
     note: GoneNote

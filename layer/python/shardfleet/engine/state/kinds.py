@@ -9,10 +9,11 @@ holds while a document is unreadable says the module that reads it, and docs/ope
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.domain.cost.estimate import Consumption, LedgerPage
 from shardfleet.domain.cost.spending import Regime
@@ -32,13 +33,11 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, StreamInca
 from shardfleet.engine.state.documents import DocumentKind
 from shardfleet.engine.state.rows import rows_kind
 from shardfleet.errors import ProtocolError
-from shardfleet.values import dataclass
 
 JsonReason = Mapping[str, Any]  # domain.reasons.reason_json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrashNote:
+class CrashNote(Struct, frozen=True, kw_only=True):
     """
     Which call of a lease was being made while crashes are suspected (hazards H9, H21).
 

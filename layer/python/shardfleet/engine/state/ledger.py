@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from shardfleet.domain.cost.estimate import DAY_MS, Consumption, LedgerPage
 from shardfleet.engine.ports import StateStore, Written

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.engine.ownership.checkpointer import Checkpointer

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from msgspec import Struct
+
 from shardfleet.engine.ports import (
     Clock,
     DeadLetters,
@@ -20,7 +22,6 @@ from shardfleet.engine.ports import (
 from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.base import Event
-from shardfleet.values import dataclass
 
 
 class UnfailingSink:
@@ -36,8 +37,7 @@ class UnfailingSink:
             self._sink.emit(event)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPorts:
+class WorkerPorts(Struct, frozen=True, kw_only=True):
     """
     The ports of a worker turn.
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from msgspec import Struct
+
 from shardfleet.domain.slots.failure import Failure
 from shardfleet.domain.slots.slot import (
     ClaimRefused,
@@ -27,14 +29,12 @@ from shardfleet.domain.slots.usage import Usage
 from shardfleet.engine.ports import Clock
 from shardfleet.engine.state.fleet_state import FleetState, VersionedSlot
 from shardfleet.errors import MalformedDocument, ProtocolError, StaleEpoch, Throttled
-from shardfleet.values import dataclass
 
 # The manager writes the record a few times a minute; more conflicts in a row mean a bug.
 _CLAIMS_MOST = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(Struct, frozen=True):
     """
     The slot as this invocation claimed it.
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Never
+
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.failure import Failure, FailureKind, failure_of

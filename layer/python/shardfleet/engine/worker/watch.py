@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
 
+from msgspec import Struct
+
 from shardfleet.config import FleetConfig
 from shardfleet.domain.refusals import Doubt
 from shardfleet.domain.slots.slot import Slot, SlotState
@@ -30,7 +32,6 @@ from shardfleet.errors import (
     settled,
 )
 from shardfleet.events.worker import SlotDelayed, WorkerBeat
-from shardfleet.values import dataclass
 
 # Utilisation that has changed by so many thousandths is told at the next tick, not with the next
 # sign of life.
@@ -53,8 +54,7 @@ class TurnStop(IntEnum):
     TIMED_OUT = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchPorts:
+class WatchPorts(Struct, frozen=True, kw_only=True):
     """What watching works with."""
 
     record: SlotRecord
