@@ -233,4 +233,5 @@ def test_the_manager_is_prompted_whatever_the_prompt_holds(fleet, damage):
 
     item = fleet.state.get_item(Key={"kind": "prompt", "id": "manager"})["Item"]
     assert item["version"] >= 1
-    assert ("stop", KEY) not in fleet.documents()
+    stop = fleet.state.get_item(Key={"kind": "stop", "id": KEY})["Item"]
+    assert stop["body"]["attempts"] == 0

@@ -7,11 +7,14 @@ from shardfleet.domain.balance.loads import Loads, WorkerUse
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.delivery.windows import WindowNote
 from shardfleet.domain.leases.expiry import Sighting
+from shardfleet.domain.reasons import Pause
+from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.slot import Slot, SlotState, ask_to_drain
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Document
 from shardfleet.engine.state.fleet_state import FleetState, slot_body
 from shardfleet.engine.state.kinds import CrashNote
+from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, StreamReplaced, Throttled
 from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory import MemoryStateStore
@@ -24,6 +27,22 @@ class LostReplies(MemoryStateStore):
     async def write(self, kind, id, body, *, expected_version):  # noqa: A002 - the port's name
         await super().write(kind, id, body, expected_version=expected_version)
         raise OutcomeUnknown
+
+
+class LandsTwice(MemoryStateStore):
+    """Each write has a copy on its way, as a request that was sent again has."""
+
+    def __init__(self):
+        super().__init__()
+        self.copies = []
+
+    async def write(self, *arguments, **named):
+        self.copies.append((arguments, named))
+        return await super().write(*arguments, **named)
+
+    async def land_copies(self):
+        for arguments, named in self.copies:
+            await super().write(*arguments, **named)
 
 
 def a_slot(**changes):
@@ -157,6 +176,35 @@ def test_a_pin_whose_answer_was_lost_holds():
     async def main():
         state = FleetState(LostReplies(), VirtualClock())
         assert await state.pin("k", instant_ms=5, created_ms=1) == 5
+
+    run_virtual(main())
+
+
+def test_a_pause_that_lands_once_more_pauses_nothing_that_was_resumed():
+    """Seed 454: a copy of the first write waits for no document, and must never find none."""
+
+    async def main():
+        store = LandsTwice()
+        record, pause = PauseRecord(store), Pause("ann", 5, "why not")
+        await record.change(lambda pauses: pauses.with_leases(["1"], pause))
+        await record.change(lambda pauses: pauses.without_leases(["1"]))
+        await store.land_copies()
+        assert await record.read() == Pauses()
+
+    run_virtual(main())
+
+
+def test_a_stop_that_lands_once_more_stops_no_shard_that_was_resumed():
+    async def main():
+        store = LandsTwice()
+        state = FleetState(store, VirtualClock())
+        stop = StopNote(
+            lease_key="k", position="1", error="bad", attempts=5, worker_id="w", at_ms=1
+        )
+        await state.write_stop(stop)
+        assert await state.resume("k")
+        await store.land_copies()
+        assert await state.stop("k") is None
 
     run_virtual(main())
 

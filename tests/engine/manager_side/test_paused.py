@@ -119,33 +119,3 @@ def test_a_document_is_read_back_as_it_was_also_with_fields_of_a_later_version(p
         assert await PauseRecord(store).read() == pauses
 
     run_virtual(main())
-
-
-class LandsTwice(MemoryStateStore):
-    """Each write has a copy on its way, as a request that was sent again has."""
-
-    def __init__(self):
-        super().__init__()
-        self.copies = []
-
-    async def write(self, *arguments, **named):
-        self.copies.append((arguments, named))
-        return await super().write(*arguments, **named)
-
-    async def land_copies(self):
-        for arguments, named in self.copies:
-            await super().write(*arguments, **named)
-
-
-def test_a_pause_that_lands_once_more_pauses_nothing_that_was_resumed():
-    """A duplicate of the first write waits for no document, and must never find none."""
-
-    async def main():
-        store = LandsTwice()
-        record = PauseRecord(store)
-        await record.change(lambda pauses: pauses.with_leases(["1"], ANN))
-        await record.change(lambda pauses: pauses.without_leases(["1"]))
-        await store.land_copies()
-        assert await record.read() == Pauses()
-
-    run_virtual(main())

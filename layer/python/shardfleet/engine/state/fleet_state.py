@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -324,11 +325,16 @@ class FleetState:
         await self._overwrite(STOP, stop.lease_key, _body(stop))
 
     async def resume(self, lease_key: str) -> bool:
-        """Delete the stop of a shard; False when it was not stopped (CLI only)."""
-        document = await self._store.read(STOP, lease_key)
-        if document is None:
-            return False
-        return await self._store.delete(STOP, lease_key, expected_version=document.version)
+        """
+        End the stop of a shard; False when it was not stopped (CLI only).
+
+        It is kept as one that is over: a copy of the write that made it, which lands once more,
+        would stop the shard again, if there were none.
+        """
+        stop = await self.stop(lease_key)
+        if stop is not None:
+            await self.write_stop(replace(stop, attempts=0))
+        return stop is not None
 
     # --- prompts, lock, identity, plan
 
