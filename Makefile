@@ -153,7 +153,8 @@ else
 	  --output $(RESULTS)/mutants.json
 endif
 
-audit: install ## ask a source of advisories about every locked package; fails where none is reached [1 min]
+audit: install ## facts about AWS older than a year, then ask a source of advisories about every locked package; fails where none is reached [1 min]
+	@$(BIN)/python -m tests.facts.table
 	@$(BIN)/python -m tests.audit
 
 runtime: install ## the assets as built on Lambda's Python and layout, their fleet and the library's tests, as root [6 min]

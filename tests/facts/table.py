@@ -1,12 +1,15 @@
 """
 The table of facts about AWS, and the places of the code that rest on it.
 
-`python -m tests.facts.table` counts the facts by service and by what they are known from.
+`python -m tests.facts.table` counts the facts by service and by what they are known from, and fails
+where one was last looked up more than a year ago: `make audit` runs it, for the passing of time
+shall not fail `make test`.
 A fact is told by its id at the line that refuses or limits: `# fact K62`; what is a rule of this
 project and none of AWS says so: `# ours`, with the reason where it is not plain.
 """
 
 import ast
+import importlib
 import importlib.util
 import io
 import re
@@ -14,7 +17,8 @@ import sys
 import tokenize
 import tomllib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import botocore.session
@@ -44,6 +48,10 @@ NOT_OF_AWS = {
 # Functions of the embedded AWS that answer with an error instead of raising it.
 ANSWERS = {"_error", "exit_error", "timeout_error"}
 MODELS = botocore.session.Session()
+# The product's folders, whose numbers may rest on a fact.
+PRODUCT = ("layer/python/shardfleet", "cdk/shardfleet_cdk", "spark/shardfleet_spark")
+PRODUCT += ("tools/shardfleet_ops", "functions")
+RESTS = re.compile(r"(?i)\bquotas?\b|\bfact ([A-Z]\d{2,3})\b")
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,8 @@ class Fact:
     service: str
     statement: str
     source: tuple[str, ...] = ()
+    looked_up: date | None = None
+    values: dict = field(default_factory=dict)
     enforced: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
     open: str = ""
@@ -114,8 +124,66 @@ def incomplete(fact):
             yield f"{fact.id}: {where} is no owner/repository#number"
         elif kind == "model" and not is_in_model(where):
             yield f"{fact.id}: botocore's model has no {where}"
+    if type(fact.looked_up) is not date:
+        yield f"{fact.id} has no day on which it was last looked up"
     if not fact.open and not (fact.enforced and fact.test):
         yield f"{fact.id} is neither enforced and tested nor open"
+
+
+def older_than_a_year(facts, today):
+    """Yield each fact that was last looked up more than a year before a day, and when that was."""
+    yield from (
+        f"{fact.id} was last looked up on {fact.looked_up}: {fact.statement}"
+        for fact in sorted(facts, key=lambda each: each.looked_up)
+        if fact.looked_up < today.replace(year=today.year - 1)
+    )
+
+
+def other_values(fact):
+    """Yield the constants that are not what a fact says they are."""
+    for place, value in fact.values.items():
+        module, _, name = place.partition(":")
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            fields = getattr(found, "__dataclass_fields__", {}) if isinstance(found, type) else {}
+            found = fields[part].default if part in fields else getattr(found, part)
+        if (list(found) if isinstance(found, tuple) else found) != value:
+            yield f"{fact.id}: {place} is {found!r}, and the fact says {value!r}"
+
+
+def numbers_of(source):
+    """Yield (line, name, facts named) of a module's numbers whose words name a quota or a fact."""
+    lines, tree = source.splitlines(), ast.parse(source)
+    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or not node.value:
+            continue
+        first = node.lineno - 1
+        while first and lines[first - 1].startswith("#"):
+            first -= 1
+        words = [line.partition("#")[2] for line in lines[first : node.end_lineno]]
+        match after:
+            case ast.Expr(value=ast.Constant(value=str() as text)):
+                words.append(text)
+        said = RESTS.findall(" ".join(words))
+        numeric = any(
+            isinstance(each, ast.Constant) and isinstance(each.value, int | float)
+            for each in ast.walk(node.value)
+        )
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [each.id for one in targets for each in ast.walk(one) if isinstance(each, ast.Name)]
+        if said and numeric:
+            yield from ((node.lineno, name, {each for each in said if each}) for name in names)
+
+
+def numbers_by_module():
+    """Yield (module:name, facts named) of the product's numbers that name a quota or a fact."""
+    folders = {ROOT / folder: package for package, folder in PACKAGES.items()}
+    for folder in PRODUCT:
+        package = folders.get(ROOT / folder, "")
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            for _, name, named in numbers_of(path.read_text("utf-8")):
+                yield f"{'.'.join((package, *parts))}:{name}", named
 
 
 def is_in_model(where):
@@ -290,5 +358,14 @@ def counts(facts):
     yield ", ".join(f"{kind} {kinds[kind]}" for kind in KINDS)
 
 
+def main():
+    """Count; 1 where a fact is to be looked up again."""
+    facts = all_facts()
+    old = list(older_than_a_year(facts, datetime.now(UTC).date()))
+    told = [*counts(facts), f"{len(old)} last looked up more than a year ago", *old]
+    sys.stdout.write("\n".join((*told, "")))
+    return 1 if old else 0
+
+
 if __name__ == "__main__":
-    sys.stdout.write("\n".join((*counts(all_facts()), "")))
+    sys.exit(main())

@@ -7,6 +7,7 @@ The facts lie beside this file, one TOML file per service; docs/facts.md says ho
 import ast
 import json
 import re
+from datetime import date, timedelta
 
 import pytest
 
@@ -20,7 +21,11 @@ from tests.facts.table import (
     facts_of,
     incomplete,
     is_there,
+    numbers_by_module,
+    numbers_of,
+    older_than_a_year,
     operations_by_method,
+    other_values,
     sites_by_module,
     sites_of,
     untagged,
@@ -80,6 +85,45 @@ def test_the_tests_of_a_fact_exist():
         for fact in FACTS.values()
         for test in fact.test
         if not re.fullmatch(r"tests/[\w/]+\.py(::\w+)+", test)
+    )
+
+
+def test_no_fact_was_looked_up_before_the_project_began_or_is_yet_to_be():
+    # The first commit is of 2026-11-20, and a day may have begun elsewhere.
+    first, last = date(2026, 11, 20), date.today() + timedelta(days=1)  # noqa: DTZ011
+    expect_none(
+        f"{fact.id}: {fact.looked_up}"
+        for fact in FACTS.values()
+        if not first <= fact.looked_up <= last
+    )
+
+
+def test_a_fact_that_was_looked_up_more_than_a_year_ago_is_named():
+    """Of today's date nothing is asserted: `make audit` asks by it."""
+    days = {"K62": date(2026, 11, 28), "K63": date(2026, 11, 27), "K64": date(2028, 1, 1)}
+    facts = [Fact(name, "Kinesis", "…", looked_up=day) for name, day in days.items()]
+
+    assert list(older_than_a_year(facts, date(2027, 11, 27))) == []
+    assert list(older_than_a_year(facts, date(2027, 11, 28))) == [
+        "K63 was last looked up on 2026-11-27: …"
+    ]
+    everything = list(older_than_a_year(FACTS.values(), date(2200, 1, 1)))
+    assert len(everything) == len(FACTS)
+
+
+def test_a_constant_is_what_its_fact_says():
+    expect_none(complaint for fact in FACTS.values() for complaint in other_values(fact))
+
+
+def test_a_number_of_the_product_that_names_a_quota_has_a_fact_with_a_day():
+    held = {place for fact in FACTS.values() for place in fact.values}
+    numbers = list(numbers_by_module())
+
+    assert len(numbers) >= 30
+    expect_none(
+        f"{place}: no fact has its value, and it names none (fact K62)"
+        for place, named in numbers
+        if place not in held and not (named and named <= FACTS.keys())
     )
 
 
@@ -242,14 +286,44 @@ def test_what_names_its_fact_is_left_alone(source):
         {"statement": "…", "source": ["issue somewhere on the web"], "open": "…"},
         {"statement": "…", "source": ["model kinesis ListShards.NoSuchMember"], "open": "…"},
         {"statement": "…", "source": ["model kinesis NoSuchOperation"], "open": "…"},
+        {"statement": "…", "source": ["model kinesis ListShards"], "open": "…", "looked_up": None},
+        {
+            "statement": "…",
+            "source": ["model kinesis ListShards"],
+            "open": "…",
+            "looked_up": "2026",
+        },
     ],
 )
 def test_a_fact_that_lacks_something_is_seen(row):
+    row = {"looked_up": date(2026, 11, 28), **row}
     fact = Fact(
         "K00", "Kinesis", **{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
     )
 
-    assert list(incomplete(fact))
+    assert len(list(incomplete(fact))) == 1
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["shardfleet.producer.settings:ENTRIES_MOST", "shardfleet.domain.cost.prices:PRICES.as_of"],
+)
+def test_a_constant_of_another_value_is_seen(place):
+    assert list(other_values(Fact("K00", "Kinesis", "…", values={place: 7})))
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("MOST = 500  # Kinesis quota.", [("MOST", set())]),
+        ("# Quotas of IAM.\nA, B = 10, 20", [("A", set()), ("B", set())]),
+        ('MOST: int = 500\n"""Of a request (fact K76)."""', [("MOST", {"K76"})]),
+        ("MOST = 500  # As measured.", []),
+        ("KINDS = ('a',)  # Kinesis quota.", []),
+    ],
+)
+def test_a_number_that_names_a_quota_is_found(source, named):
+    assert [found[1:] for found in numbers_of(source)] == named
 
 
 def test_a_key_that_no_fact_has_is_refused():

@@ -33,7 +33,7 @@ _SOUNDING_RECORDS, _SOUNDING_UNTIL_MS = 1, 1
 _TIP_HOLDS_MS = 60_000
 # Without a seal store: what the driver reads for one batch and hands to its tasks. The message of
 # a task may have 128 MiB (spark.rpc.message.maxSize), and a driver has 1 GiB (spark.driver.memory)
-# for the copies that Spark makes. A shard takes 60 MiB a minute (Kinesis quota: 1 MiB a second).
+# for the copies that Spark makes. A shard takes 60 MiB a minute (fact K74: 1 MiB a second).
 DRIVER_BYTES = 64 * 1024 * 1024
 
 

@@ -36,7 +36,7 @@ from shardfleet_spark.read.shard_pages import (
 
 T = TypeVar("T")
 # What a record that is handed on inside a task needs beside its data and key, as measured, and how
-# large one is taken to be before any was seen (Kinesis quota, but for UpdateMaxRecordSize).
+# large one is taken to be before any was seen (fact K77, but for UpdateMaxRecordSize).
 CARRIAGE_BYTES = 150
 _UNKNOWN_BYTES = 1024 * 1024
 

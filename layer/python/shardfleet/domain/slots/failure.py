@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from shardfleet.errors import HandlerNotLoaded, HandlerTimedOut, RightMissing, Unsettled, told
 
-# A slot's record is read and written several times a minute (400 KB at most, fact D15).
+# A slot's record is read and written several times a minute (400 KB at most, fact D23).
 MESSAGE_BYTES_MOST = 600
 WHERE_BYTES_MOST = 200
 # As the worker's state machine has it: an invocation that ran for so long was well.
