@@ -9,6 +9,7 @@ import re
 from dataclasses import fields
 
 import pytest
+from botocore.session import Session
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.templates import faults_of
@@ -93,6 +94,14 @@ def test_what_is_not_known_yet_passes(name):
     assert [arns.arn_fault(each, kind, region=HOME, account=ACCOUNT) for each in unknown] == [
         ""
     ] * len(unknown)
+
+
+def test_partitions_are_those_of_the_sdk():
+    for partition in Session().get_available_partitions():
+        regions = Session().get_available_regions("ec2", partition, allow_non_regional=False)
+        assert {arns.partition_of(region) for region in regions} <= {partition}, partition
+        assert all(arns.region_fault(region) == "" for region in regions), partition
+    assert set(Session().get_available_partitions()) == {"aws", *arns.PARTITIONS.values()}
 
 
 def imports():
