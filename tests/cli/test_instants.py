@@ -1,10 +1,16 @@
-"""Points in time as a person types them: in commands, in a configuration, in Spark's options."""
+"""
+Points in time as a person types them.
+
+In commands, in a configuration, in Spark's options, in a file of positions.
+"""
 
 import json
 
 import pytest
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.positions.positions import position_of
+from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.instants import instant_ms
 from shardfleet_spark.options.options import read_options
@@ -85,8 +91,12 @@ def shard_of_spark(text):
     return start_of(json.dumps({"s0": f"AT:{text}"})).shards["s0"].instant_ms
 
 
+def shard_of_a_file(text):
+    return position_of(f"AT:{text}", StreamIncarnation("arn", 1), "s0").instant_ms
+
+
 NUMBERS = [command, configured, configured_by_number, start_of_spark, end_of_spark]
-NUMBERS += [target_of_spark, shard_of_spark]
+NUMBERS += [target_of_spark, shard_of_spark, shard_of_a_file]
 READERS = [each for each in NUMBERS if each is not configured_by_number]
 
 
@@ -118,3 +128,10 @@ def test_every_reader_of_texts_has_the_same_grammar_and_the_same_words(read):
     for text in ("soon", "2023-11-14T22:13:20", "1970-01-01T00:00:00Z"):
         with pytest.raises((ConfigurationError, ValueError), match=FORMS + "|Kinesis began in"):
             read(text)
+
+
+@pytest.mark.parametrize("read", [shard_of_spark, shard_of_a_file])
+@pytest.mark.parametrize("text", ["LATEST", "TRIM_HORIZON", "AFTER:77", "END", "AT:1700000000123"])
+def test_only_an_instant_stands_behind_at(read, text):
+    with pytest.raises((ConfigurationError, ValueError), match=FORMS):
+        read(text)

@@ -106,9 +106,9 @@ def test_a_position_is_the_same_in_text_and_in_a_lease(text, checkpoint):
 
 
 def test_an_instant_is_kept_in_the_row_and_latest_says_no_position():
-    position = position_of("AT:1700", STREAM, "s0")
+    position = position_of("AT:1700000000123", STREAM, "s0")
 
-    assert checkpoint_of(position) == ExtendedSequenceNumber("AT_TIMESTAMP", 1_700)
+    assert checkpoint_of(position) == ExtendedSequenceNumber("AT_TIMESTAMP", 1_700_000_000_123)
     assert position_at(checkpoint_of(position), STREAM, "s0") == position
     assert position_at(ExtendedSequenceNumber("AT_TIMESTAMP"), STREAM, "s0") is None
     assert position_at(AT_LATEST, STREAM, "s0") is None
@@ -248,12 +248,12 @@ def test_leases_that_somebody_holds_are_not_written_unless_their_owner_is_gone()
 def test_what_the_stream_has_lost_and_what_nobody_would_read_is_said():
     gone = plan_import(positions(s9="AFTER:5:0", s8="END"), [], GRAPH)
     unread = plan_import(positions(), [], ShardGraph([shard("s7", WHOLE)]))
-    java = plan_import(positions(s3="AT:1700"), [], GRAPH)
+    java = plan_import(positions(s3="AT:1700000000123"), [], GRAPH)
 
     assert [text.split(":")[0] for text in gone.obstacles] == ["s9"]
     assert unread.notes[0].startswith("s7: an open shard")
     assert "Java" in java.notes[0]
-    assert java.steps[0].after == "AT_TIMESTAMP:1700"
+    assert java.steps[0].after == "AT_TIMESTAMP:1700000000123"
 
 
 @pytest.mark.parametrize(

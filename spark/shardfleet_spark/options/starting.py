@@ -2,10 +2,10 @@
 Start and end positions as a user writes them.
 
 ``TRIM_HORIZON``, ``LATEST``, an instant (ISO 8601 with a time zone, or epoch milliseconds),
-``fleet:<application>``, or JSON with a position for each shard: a word, an instant, ``AT:<epoch
-ms>``, ``AFTER:<sequence number>[:<sub-sequence number>]``, which means that this user record is
-done, or ``END``, which means that all of them are. The JSON key ``default`` is for the shards that
-are not named; `shardfleet position export` writes such JSON.
+``fleet:<application>``, or JSON with a position for each shard: a word, an instant, which ``AT:``
+may stand before, ``AFTER:<sequence number>[:<sub-sequence number>]``, which means that this user
+record is done, or ``END``, which means that all of them are. The JSON key ``default`` is for the
+shards that are not named; `shardfleet position export` writes such JSON.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from shardfleet_spark.options.options import Kind
 INSTANT = "INSTANT"
 FLEET = "fleet"
 SHARDS = "shards"
+AT = "AT:"
 AFTER = "AFTER"
 ENDED = "END"
 _DEFAULT = "default"
@@ -119,7 +120,9 @@ def _of_shards(text: str) -> Start:
 def _of_a_named_shard(text: str) -> Start:
     if text.upper() == ENDED:
         return Start(ENDED)
-    return _of_a_shard(text[len("AT:") :] if text.upper().startswith("AT:") else text)
+    if text.upper().startswith(AT):
+        return Start(INSTANT, instant_ms=instant_ms(text[len(AT) :]))
+    return _of_a_shard(text)
 
 
 _INSTANT_TEXT = "an instant such as 2026-11-21T06:00:00Z or epoch milliseconds"

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from shardfleet.domain.instants import LATEST_MS
+from shardfleet.domain.instants import LATEST_MS, instant_ms
 from shardfleet.domain.stream.sequence import (
     AT_SHARD_END,
     AT_TIMESTAMP,
@@ -32,8 +32,8 @@ from shardfleet.foreign import read_json
 
 FORMAT = "shardfleet.positions"
 VERSION = 1
-_TEXTS = "TRIM_HORIZON, AT:<epoch ms>, AFTER:<sequence number>:<sub-sequence number>, END"
-_AT = re.compile(r"AT:([0-9]{1,15})")
+_TEXTS = "TRIM_HORIZON, AT:<instant>, AFTER:<sequence number>:<sub-sequence number>, END"
+_AT = "AT:"
 _AFTER = re.compile(r"AFTER:([0-9]{1,129})(?::([0-9]{1,18}))?")
 _SHOWN = 80
 
@@ -46,7 +46,7 @@ def position_text(position: Position) -> str:
     """
     match position.kind:
         case PointKind.INSTANT:
-            return f"AT:{position.instant_ms}"
+            return f"{_AT}{position.instant_ms}"
         case PointKind.SEQUENCE if position.done is not None:
             return f"AFTER:{position.done.sequence_number}:{position.done.sub_sequence_number}"
         case _:
@@ -58,13 +58,18 @@ def position_of(text: str, incarnation: StreamIncarnation, shard_id: str) -> Pos
     Read a position from its text.
 
     Raises:
-        ConfigurationError: the text is none of the four forms.
+        ConfigurationError: the text is none of the four forms, or an instant that nobody means.
 
     """
     if text in (PointKind.TRIM_HORIZON, PointKind.END):
         return Position(incarnation, shard_id, PointKind(text))
-    if (at := _AT.fullmatch(text)) and int(at[1]) <= LATEST_MS:
-        return Position(incarnation, shard_id, PointKind.INSTANT, instant_ms=int(at[1]))
+    where = f"position {text[:_SHOWN]!r} of {shard_id[:_SHOWN]}"
+    if text.startswith(_AT):
+        try:
+            at_ms = instant_ms(text.removeprefix(_AT))
+        except ValueError as error:
+            raise ConfigurationError(f"{where}: {error}") from error
+        return Position(incarnation, shard_id, PointKind.INSTANT, instant_ms=at_ms)
     if after := _AFTER.fullmatch(text):
         try:
             done = ExtendedSequenceNumber(after[1], int(after[2] or "0"))
@@ -72,9 +77,7 @@ def position_of(text: str, incarnation: StreamIncarnation, shard_id: str) -> Pos
             pass  # Zeros in front, which are no number of Kinesis's.
         else:
             return Position(incarnation, shard_id, PointKind.SEQUENCE, done=done)
-    raise ConfigurationError(
-        f"position {text[:_SHOWN]!r} of {shard_id[:_SHOWN]}: allowed are {_TEXTS}"
-    )
+    raise ConfigurationError(f"{where}: allowed are {_TEXTS}")
 
 
 def checkpoint_of(position: Position) -> ExtendedSequenceNumber:
