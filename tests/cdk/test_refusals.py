@@ -20,8 +20,10 @@ from botocore.exceptions import UnknownRegionError
 from botocore.session import Session
 from moto import mock_aws
 
+from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.templates import faults_of
 from shardfleet_ops.template.reading import Template
+from tests.cdk.test_monitoring import PAGING
 from tests.cdk.test_references import FLEET, HOME, KINDS, RIGHT, SPARK
 from tests.facts.table import all_facts
 from tests.test_tidy import ROOT
@@ -347,6 +349,71 @@ def test_cfn_lint_refuses_the_template_it_would_have_been(name):
 
     assert row.rule in rules(row.kind, row.wrong)
     assert row.rule not in rules(row.kind, row.right)
+
+
+@pytest.fixture
+def made(new_app, handler_folder):
+    """How each template that AWS refuses would be asked for, by its row."""
+    # It starts Node, which collecting the tests shall not.
+    from aws_cdk import Stack  # noqa: PLC0415
+    from aws_cdk import aws_kinesis as kinesis  # noqa: PLC0415
+    from aws_cdk import aws_lambda as lambda_  # noqa: PLC0415
+
+    import shardfleet_cdk as cdk  # noqa: PLC0415
+    from shardfleet_cdk.lambda_platform import lambda_platform  # noqa: PLC0415
+    from shardfleet_cdk.stack_settings import StackSettings  # noqa: PLC0415
+
+    def fleet(**options):
+        stack = Stack(new_app(), "Stack")
+        stream = kinesis.Stream.from_stream_arn(stack, "Orders", RIGHT["STREAM"])
+        handler = cdk.HandlerCode(folder=handler_folder)
+        return cdk.ShardFleet(stack, "Fleet", stream=stream, handler=handler, **options)
+
+    def alarms(**changed):
+        settings = {name: change and cdk.AlarmSetting(**change) for name, change in changed.items()}
+        return fleet(monitoring=cdk.MonitoringOptions(alarms=settings))
+
+    def settings(**wrong):
+        return StackSettings(**{"stream": {"shards": 1}, **wrong})
+
+    def variables(name):
+        return cdk.WorkerOptions(environment={name: "x"})
+
+    later = {"initial_position": "AT_TIMESTAMP", "initial_timestamp_ms": 4_000_000_000_000}
+    return {
+        "lambda_platform: runtime {}": lambda: lambda_platform(lambda_.Runtime("python3.99")),
+        "monitoring.fleet_monitoring: {}: alarms: no alarm of level page": lambda: alarms(
+            **dict.fromkeys(PAGING - {"quarantine_age"})
+        ),
+        "monitoring.fleet_monitoring: alarms: {}: periods": lambda: alarms(lag={"periods": 2_000}),
+        "monitoring.settings: retention_hours": lambda: cdk.MonitoringOptions(retention_hours=12),
+        "monitoring.settings: {}: {} found, 1 or more": lambda: cdk.AlarmSetting(periods=0),
+        "naming: fleet name {}: 1 to": lambda: fleet(name="clicks and orders"),
+        "options: worker environment {}: the name is Lambda's": lambda: variables("AWS_REGION"),
+        "options: worker environment {}: a letter": lambda: variables("A"),
+        "options: worker max_loops": lambda: cdk.WorkerOptions(max_loops=1_201),
+        "options: worker memory_mb": lambda: cdk.WorkerOptions(memory_mb=64),
+        "options: worker timeout_s": lambda: cdk.WorkerOptions(timeout_s=901),
+        "options: manager memory_mb": lambda: cdk.ManagerOptions(memory_mb=64),
+        "options: manager timeout_s": lambda: cdk.ManagerOptions(timeout_s=901),
+        "references: {}: {} found, at most {} allowed, a day from now": lambda: fleet(config=later),
+        "spark_options: {}: {} found, 1 or more": lambda: cdk.SparkOptions(max_cpu=0),
+        "spark_options: release_label": lambda: cdk.SparkOptions(release_label="emr 7"),
+        "spark_options: schedule": lambda: cdk.SparkOptions(schedule="every hour"),
+        "spark_options: stop_seconds": lambda: cdk.SparkOptions(stop_seconds=14),
+        "stack_settings: {}architecture": lambda: settings(architecture="mips"),
+        "stack_settings: {}removal": lambda: settings(removal="keep"),
+        "stack_settings: {}runtime": lambda: settings(runtime="python3.99"),
+        "stack_settings: {}stream": lambda: settings(stream={"shards": 0}),
+    }
+
+
+def test_the_constructs_refuse_just_what_their_judges_refuse(made):
+    assert made.keys() == ROWS.keys() - of(Ours).keys()
+    for name, make in made.items():
+        words = re.escape(name.partition(": ")[2]).replace(re.escape("{}"), ".*")
+        with pytest.raises(ConfigurationError, match=words):
+            make()
 
 
 def may_be(member, value):
