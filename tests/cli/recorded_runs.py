@@ -13,8 +13,6 @@ from types import SimpleNamespace
 from shardfleet.adapters import system
 from shardfleet.domain.delivery.given_up import FailedBucket, GivenUp
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.reasons import HoldsFewest
-from shardfleet.domain.turn_log import Happening
 from shardfleet.engine.ports import HandlerResult
 from shardfleet_local.aws import launcher, serving, standing
 from shardfleet_local.aws.deploy import StackOutputs
@@ -26,7 +24,6 @@ from shardfleet_local.rig import run as demo_run
 from shardfleet_local.rig.spark_part import MicroBatch, SparkOutcome
 from shardfleet_ops.cli import dashboard, pipeline, redrive
 from shardfleet_ops.cli.fleets import DeployedFleet
-from shardfleet_ops.explain.answer import explain_shard
 from shardfleet_ops.explain.fleet_view import failures
 from shardfleet_spark.pipelines import running
 from shardfleet_spark.pipelines.running import PipelineResult
@@ -37,7 +34,6 @@ from shardfleet_testkit.simulation.campaign import Totals
 from tests.cli.clicks_fleet import FIRST, NUMBER, SPLIT, WORKERS
 from tests.cli.conftest import CONFIG
 from tests.domain.builders import a_failing_slot
-from tests.domain.test_explanation import known, place
 from tests.local.rig.builders import BEGAN_MS, an_outcome
 from tests.local.rig.test_chaos import OUTCOME, VERDICT
 
@@ -58,7 +54,7 @@ def stand_in(monkeypatch, state, folder):
     monkeypatch.setattr(
         demo_run,
         "run_rig",
-        lambda o, display: (_chaos if o.plan.dice else _demo)(state, o.folder, display),
+        lambda o, say: (_chaos if o.plan.dice else _demo)(state, o.folder, say),
     )
     monkeypatch.setattr(own_run, "own_run", lambda _, say, printed: _own(state, say, printed))
     monkeypatch.setattr(simulation, "run_seed", lambda options: _seed(state, options.seed))
@@ -70,30 +66,24 @@ def stand_in(monkeypatch, state, folder):
     _stand_in_for_the_page(monkeypatch)
 
 
-def _demo(state, folder, display):
+def _demo(state, folder, say):
     folder.mkdir(parents=True)
     healthy = state == "healthy"
     found = an_outcome(
         seconds=30, lose=() if healthy else (9, 12), rejects={"no JSON": (3, 17, 1_204)}
     )
-    display.say("asking why each shard is where it is")
-    moved = place(
-        "f-s1", Happening.TAKEN_OVER, before="f-s2", reason=HoldsFewest(0), since_ms=BEGAN_MS
-    )
-    facts = known("1 by f-s1 at 5", places={"1": moved}, turns=[(BEGAN_MS, [moved.entry])])
+    say("stopping everything")
     batches = [MicroBatch(began_ms=BEGAN_MS, took_ms=900, rows=600)] * 2
     return replace(
         found,
-        explained=[explain_shard(facts, "1")],
         spark=SparkOutcome(rows=1_200, keys=40, windows=80, fields=("click",), batches=batches)
         if healthy
         else SparkOutcome(wrong=["k3: 17 records came out, 18 went in"]),
     )
 
 
-def _chaos(state, folder, display):
+def _chaos(state, folder, say):
     folder.mkdir(parents=True)
-    say = display.say
     say("waiting for the fleet's first workers")
     say(
         "0:15  12,300 of 15,000 handled, 12,345 sent, 4 open shards, 3 workers, greatest lag "

@@ -61,7 +61,7 @@ def demo_that_ends_with(monkeypatch, tmp_path):
     def run_it(outcome):
         folder = tmp_path / "out"
         folder.mkdir()
-        monkeypatch.setattr(run, "run_rig", lambda options, display: outcome)
+        monkeypatch.setattr(run, "run_rig", lambda options, say: outcome)
         return application.run(["demo", "--output", str(folder)]), folder
 
     return run_it

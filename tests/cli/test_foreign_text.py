@@ -28,7 +28,6 @@ from shardfleet_local.dashboard import server
 from shardfleet_local.own import own_run, reloading
 from shardfleet_local.rig import fleet as demo_fleet
 from shardfleet_local.rig import run
-from shardfleet_local.rig.incidents import FleetDisturbance
 from shardfleet_ops.cli import app as application
 from shardfleet_ops.cli import cost, examination, fleet_access, position, redrive
 from shardfleet_ops.cli.fleet_access import ApplicationTable
@@ -98,10 +97,8 @@ def facts(text):
 DEMO = an_outcome(seconds=1, rejects={"x": (1,)})
 
 
-def demo(options, display, *, text):
-    display.say(text)
-    with display.watching(0):
-        display.happened(FleetDisturbance(at_ms=1, kind=text, text=text))
+def demo(options, say, *, text):
+    say(text)
     outcome = a_chaos(text) if options.plan.dice else DEMO
     source = replace(outcome.options.source, name=text, rejects={text: (1,)})
     plan = replace(outcome.options, source=source)
@@ -355,7 +352,6 @@ OTHER_WAYS = {
     "shardfleet_local/kinesis/server.py": "a server, which tells its starter its address as JSON",
     "shardfleet_local/kinesis/service.py": "a server of its own: what broke in it goes into a file",
     "shardfleet_local/aws/lambda_bootstrap.py": "a Lambda's process, whose output is a log",
-    "shardfleet_local/rig/live.py": "prints on the console that it is given: the terminal's",
     "shardfleet_local/aws/serving.py": "what it says it hands to its caller",
 }
 

@@ -112,6 +112,9 @@ def test_every_lease_and_its_worker_are_explained_by_what_the_manager_kept(shop,
         assert [event["what"] for event in one["story"]][:1] == ["CREATED"]
         assert "ASSIGNED" in {event["what"] for event in one["story"]}
         assert one["owner"] in one["why"]
+        for text in (one["now"], one["why"], *(event["text"] for event in one["story"])):
+            assert text.endswith("."), text
+            assert not any(terse in text for terse in ("unowned", " holds ", "expired under")), text
         told = ask("explain", one["owner"])
         assert "is running" in told
         assert each["subject"] in told

@@ -1,23 +1,19 @@
 """The demo in short form: the default stack, IAM enforced, disturbed on purpose, and judged."""
 
-import io
 import json
 import os
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from shardfleet_local.aws.settings import AwsBehaviour
 from shardfleet_local.rig.fleet import FleetPlan
 from shardfleet_local.rig.incidents import FULL_SCENARIO, Incident
-from shardfleet_local.rig.live import Display
 from shardfleet_local.rig.outcome import write_result
 from shardfleet_local.rig.profiles import RunOptions
 from shardfleet_local.rig.report import write_report
 from shardfleet_local.rig.run import run_rig
 from shardfleet_local.rig.source import click_stream
-from shardfleet_local.rig.tables import example_of
 from tests.local.dashboard.browser import CHROMIUM, look
 
 pytestmark = pytest.mark.processes
@@ -52,7 +48,7 @@ RESULT = {
 
 
 def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
-    told = io.StringIO()
+    told = []
     records = PICTURED_RECORDS if WRITE else RECORDS
     options = RunOptions(
         source=click_stream(records, seed=seed),
@@ -72,12 +68,12 @@ def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
         feed_ms=PICTURED_MS if WRITE else FEED_MS,
     )
 
-    outcome = run_rig(options, Display(Console(file=told)))
+    outcome = run_rig(options, told.append)
     write_result(outcome, tmp_path)
     write_report(outcome, tmp_path)
 
     result = json.loads((tmp_path / "result.json").read_text("utf-8"))
-    assert outcome.problems() == [], told.getvalue()
+    assert outcome.problems() == [], "\n".join(told)
     assert outcome.passed
     assert result.keys() >= RESULT
     assert (result["records_in"], result["records_handled_distinct"]) == (records, records)
@@ -86,7 +82,6 @@ def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
     assert result["reshards"] == 2
     assert None not in result["crash_recovery_seconds"]
     assert outcome.aggregated >= records // 5
-    explains_every_lease(outcome)
     assert "<svg" in (tmp_path / "report.html").read_text("utf-8")
     if CHROMIUM is not None:
         shows_the_report(tmp_path)
@@ -101,24 +96,3 @@ def shows_the_report(folder):
     assert text.count("<svg") == 2
     assert "kill -9 of worker process" in text
     assert picture.stat().st_size > 50_000
-
-
-def explains_every_lease(outcome):
-    """Where each lease is, since when, why, and by what steps: in words, not in the planner's."""
-    answers = {each.subject: each for each in outcome.explained}
-    assert answers.keys() >= {shard.shard_id for shard in outcome.shards if shard.is_open}
-    for each in answers.values():
-        assert each.since_ms is not None, each
-        assert each.story, each
-        steps = [event.what for event in each.story]
-        # A child that was made and read to its end between two turns is first seen finished.
-        assert steps[0] in ("CREATED", "APPEARED", "FINISHED"), each
-        if each.state == "FINISHED":
-            assert steps[-1] in ("FINISHED", "STAYS"), each
-        else:
-            assert each.owner in each.why, each
-        for text in (each.now, each.why, *(event.text for event in each.story)):
-            assert text.endswith("."), text
-            assert not any(terse in text for terse in ("unowned", " holds ", "expired under")), text
-    example = example_of(outcome.explained)
-    assert len(example.story) >= 2

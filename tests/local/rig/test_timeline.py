@@ -1,14 +1,10 @@
-"""Lag and throughput of each shard over time, and the live counts."""
-
-import io
-
-from rich.console import Console
+"""Lag and throughput of each shard over time, and the counts of a line."""
 
 from shardfleet_local.rig.charts import TimeAxis, shard_series
-from shardfleet_local.rig.incidents import FleetDisturbance
-from shardfleet_local.rig.live import Display, RunSnapshot
+from shardfleet_local.rig.incidents import clock_text
+from shardfleet_local.rig.run import how_far
 from shardfleet_local.rig.verdict import Deliveries
-from tests.local.rig.builders import BEGAN_MS, a_lease, a_line, a_sent, a_shard, shard_id
+from tests.local.rig.builders import BEGAN_MS, a_line, a_sent, a_shard, shard_id
 
 
 def series(sent, handled, *, seconds=6):
@@ -46,30 +42,24 @@ def test_a_record_counts_once_whichever_side_of_it_comes_first():
     assert deliveries.foreign == 2
     deliveries.note_sent([first, second])
 
-    assert (deliveries.sent, deliveries.handled[shard_id(0)], deliveries.foreign) == (2, 1, 0)
+    assert (deliveries.sent, list(deliveries.first_ms), deliveries.foreign) == (2, [1], 0)
     assert (deliveries.lost, deliveries.duplicates) == ([2], 1)
     assert deliveries.lag_ms(shard_id(0), now_ms=BEGAN_MS + 700) == 700
     deliveries.note_handled([a_line(second)])
     assert deliveries.lag_ms(shard_id(0), now_ms=BEGAN_MS + 900) == 0
 
 
-def test_a_terminal_shows_each_shard_with_its_lease_if_there_is_one():
-    shown = io.StringIO()
-    display = Display(Console(file=shown, force_terminal=True, width=120, highlight=False))
-    snapshot = RunSnapshot(
-        total=2,
-        elapsed_ms=65_000,
-        now_ms=BEGAN_MS + 9_000,
-        deliveries=Deliveries.of([a_sent(1)], []),
-        shards=[a_shard(0), a_shard(1)],
-        leases={shard_id(0): a_lease(0)},
-        workers=1,
-        dice=None,
+def test_a_line_says_what_is_handled_and_how_long_the_oldest_record_of_any_shard_waits():
+    sent = [a_sent(1), a_sent(2, shard=1, at_ms=BEGAN_MS + 4_000), a_sent(3, shard=2)]
+    deliveries = Deliveries.of(sent, [a_line(sent[2])])
+    shards = [a_shard(0), a_shard(1), a_shard(2, is_open=False)]
+
+    assert how_far(deliveries, shards, total=1_500, workers=3, now_ms=BEGAN_MS + 9_000) == (
+        "1 of 1,500 handled, 3 sent, 2 open shards, 3 workers, greatest lag 9 s"
     )
 
-    with display.watching(BEGAN_MS):
-        display.happened(FleetDisturbance(at_ms=BEGAN_MS, kind="split", text="split of shard 0"))
-        display.update(snapshot)
 
-    for text in ("1:05  0 of 2 handled, 1 sent", "9 s", "s0001", "(no lease)", "split of shard 0"):
-        assert text in shown.getvalue()
+def test_a_moment_of_a_run_is_minutes_and_seconds():
+    assert [clock_text(ms) for ms in (-5, 0, 9_999, 65_000, 600_000)] == [
+        *("0:00", "0:00", "0:09", "1:05", "10:00")
+    ]

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardfleet.adapters.dynamodb.leases import TablePools
+from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
 from shardfleet.adapters.system import SystemClock
+from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.slots.failure import CRASHES, FailureKind
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet_local.own.own_code import staged
 from shardfleet_local.rig.assembly_cache import AssemblyCache
 from shardfleet_local.rig.feed import SentRecord, feed_stream
 from shardfleet_local.rig.fleet import FleetPlan, RunningFleet, running_fleet
 from shardfleet_local.rig.source import Source
-from shardfleet_local.rig.tables import opened_tables
 from shardfleet_local.rig.verdict import Deliveries, RunVerdict, verdict
 from shardfleet_ops.explain.fleet_view import FailureRow, failures
 
@@ -231,7 +235,7 @@ async def _run(
     sent, _ = await feed_stream(records, fleet.aws, stream_arn=fleet.stream_arn, duration_ms=0)
     moved_ms = clock.monotonic_ms()
     progress, before = HandledSoFar(len(records), began_ms=moved_ms), (-1, 0)
-    async with opened_tables(fleet) as (_, state):
+    async with _opened_state(fleet) as state:
         while True:
             stops, slots = await asyncio.gather(state.stops(), state.slots())
             failing = failures((each.slot for each in slots), now_ms=clock.now_ms())
@@ -258,6 +262,18 @@ async def _run(
         failures=failing,
         took_ms=max((line.at_ms for line in ledger.lines), default=began_ms) - began_ms,
     )
+
+
+@contextlib.asynccontextmanager
+async def _opened_state(fleet: RunningFleet) -> AsyncIterator[FleetState]:
+    """Open a fleet's state table, and close what reaches it at the end."""
+    client, pool = fleet.aws.client("dynamodb"), ThreadPool("tables", threads=2)
+    pools = TablePools(writes=pool, reads=pool, write_client=client, read_client=client)
+    try:
+        table = DynamoDBStateStore(fleet.stack.outputs["StateTable"], pools)
+        yield FleetState(table, SystemClock())
+    finally:
+        await pool.close(within_ms=10_000)
 
 
 def _line_of(note: StopNote, sent: Sequence[SentRecord]) -> int | None:

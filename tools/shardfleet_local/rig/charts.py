@@ -29,6 +29,7 @@ from shardfleet_local.rig.incidents import (
     SPLIT,
     THROTTLE,
     FleetDisturbance,
+    clock_text,
     of_kind,
     short,
 )
@@ -100,7 +101,7 @@ class TimeAxis:
         length_s = (self.ended_ms - self.began_ms) / 1000
         every_s = next((s for s in (5, 10, 15, 30, 60, 120, 300) if length_s / s <= 12), 600)  # noqa: PLR2004 - a dozen
         return [
-            (self.x(self.began_ms + s * 1000), f"{s // 60}:{s % 60:02d}")
+            (self.x(self.began_ms + s * 1000), clock_text(s * 1000))
             for s in range(0, math.floor(length_s) + 1, every_s)
         ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import random
 import signal
@@ -373,3 +374,9 @@ def short(shard_id: str) -> str:
     """Return a shard's number as people say it: `shardId-000000000003` is `shard 3`."""
     number = shard_id.rpartition("-")[2]
     return f"shard {int(number)}" if number.isdigit() else shard_id
+
+
+def clock_text(elapsed_ms: float) -> str:
+    """Return minutes and seconds: `1:05`."""
+    seconds = max(0, math.floor(elapsed_ms / 1000))
+    return f"{seconds // 60}:{seconds % 60:02d}"

@@ -28,7 +28,6 @@ from shardfleet_local.rig.profiles import RunOptions
 from shardfleet_local.rig.proxy import FaultDice
 from shardfleet_local.rig.spark_part import SparkOutcome
 from shardfleet_local.rig.verdict import RunVerdict, ShardRecovery
-from shardfleet_ops.explain.answer import Explanation
 
 RECOVERY_WANTED_S = 5.0
 """A killed worker's shards go on within this time; above it the demo says so."""
@@ -58,7 +57,6 @@ class Outcome:
         settled_ms: when every lease was seen as it should be, or was given up.
         wall_ms: the whole run, synthesis and start included.
         spark: what came out of Spark; None if that was not asked for.
-        explained: why each lease is where it is, as `shardfleet explain` answers.
 
     """
 
@@ -80,7 +78,6 @@ class Outcome:
     settled_ms: int
     wall_ms: int
     spark: SparkOutcome | None = None
-    explained: Sequence[Explanation] = ()
 
     @property
     def passed(self) -> bool:
@@ -157,7 +154,6 @@ def _of_demo(outcome: Outcome) -> dict[str, Any]:
         "aggregates_sent_again": outcome.counts.misrouted,
         "rejected_lines": {why: list(n) for why, n in outcome.options.source.rejects.items()},
         "iam_enforced": outcome.options.plan.enforce_iam,
-        "leases_explained": sum(each.since_ms is not None for each in outcome.explained),
         "spark": outcome.spark.figures() if outcome.spark else None,
         "source": outcome.options.source.name,
     }

@@ -50,7 +50,6 @@ class RunOptions:
         feed_ms: how long the feed lasts, at least.
         settle_ms: how long after it everything must have been handled.
         spark: whether the stream goes through Spark, too, when the fleet is done.
-        explains: whether it is asked at the end why each shard is where it is.
 
     """
 
@@ -62,7 +61,6 @@ class RunOptions:
     feed_ms: int = FEED_MS
     settle_ms: int = SETTLE_MOST_MS
     spark: bool = False
-    explains: bool = True
 
     @property
     def duration_ms(self) -> int:
@@ -99,5 +97,4 @@ def chaos_options(
         scenario=chaos_scenario(duration_ms, seed=seed),
         feed_ms=duration_ms,
         settle_ms=CHAOS_SETTLE_MOST_MS,
-        explains=False,
     )

@@ -18,8 +18,7 @@ from shardfleet_local.rig.charts import (
     spark_chart,
     throughput_chart,
 )
-from shardfleet_local.rig.incidents import KILL_MANAGER, KILL_WORKER, short
-from shardfleet_local.rig.live import clock_text, owner_text
+from shardfleet_local.rig.incidents import KILL_MANAGER, KILL_WORKER, clock_text, short
 from shardfleet_local.rig.outcome import RECOVERY_WANTED_S, Outcome
 from shardfleet_local.rig.spark_part import SparkOutcome
 from shardfleet_ops.explain.spoken import brief_numbers, spoken_duration
@@ -189,7 +188,8 @@ def _shards(outcome: Outcome, series: Sequence[ShardSeries]) -> str:
             f"{handled.get(shard.shard_id, 0):,}",
             spoken_duration(worst.get(shard.shard_id, 0)),
             f"<code>{brief_numbers(str(lease.checkpoint)) if lease else 'deleted'}</code>",
-            escape(owner_text(lease)) if lease else "",
+            # Without the name of the fleet, which all have.
+            escape((lease.lease_owner or "").rpartition("-")[2]) if lease else "",
         )
         rows.append(cells)
     heads = ("shard", "from", "", "records", "greatest lag", "checkpoint", "owner")

@@ -7,7 +7,7 @@ out of order. The order of the ledger is the order in which handlers finished.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
@@ -81,14 +81,12 @@ class Deliveries:
     Attributes:
         first_ms: number of a record to when it was first handled, in order of first delivery.
         duplicates: later deliveries.
-        handled: per shard the records handled.
         waiting: per shard what is not handled yet, the oldest first: numbers, and when sent.
 
     """
 
     first_ms: dict[int, int] = field(default_factory=dict)
     duplicates: int = 0
-    handled: Counter[str] = field(default_factory=Counter)
     waiting: dict[str, dict[int, int]] = field(default_factory=dict)
     _positions: dict[tuple[str, str, int], SentRecord] = field(default_factory=dict)
     _by_digest: dict[str, deque[SentRecord]] = field(default_factory=dict)
@@ -147,7 +145,6 @@ class Deliveries:
             self.duplicates += 1
         else:
             self.first_ms[record.number] = line.at_ms
-            self.handled[record.receipt.shard_id] += 1
             del self.waiting[record.receipt.shard_id][record.number]
 
     def _sent_as(self, shard_id: str, row: HandledRecord) -> SentRecord | None:

@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_ops.cli.explain import told
-from shardfleet_ops.cli.telling import TerminalConsole, say, shown, tell
+from shardfleet_ops.cli.telling import say, shown, tell
 
 if TYPE_CHECKING:
     from shardfleet_local.rig.outcome import Outcome
@@ -66,7 +65,6 @@ def demo(
     from shardfleet_local.aws.settings import AwsBehaviour
     from shardfleet_local.rig.assembly_cache import AssemblyCache, default_folder
     from shardfleet_local.rig.fleet import FleetPlan
-    from shardfleet_local.rig.live import Display
     from shardfleet_local.rig.outcome import write_result
     from shardfleet_local.rig.profiles import RunOptions
     from shardfleet_local.rig.report import write_report
@@ -86,13 +84,17 @@ def demo(
         ),
         spark=spark,
     )
-    outcome = run_rig(options, Display(TerminalConsole()))
+    outcome = run_rig(options, _tell_line)
     files = write_result(outcome, output), write_report(outcome, output)
-    tell(None, [*_verdict_lines(outcome), *_example_lines(outcome)], as_json=False)
+    tell(None, _verdict_lines(outcome), as_json=False)
     for line in ("", *files):
         say(line)
     if not outcome.passed:
         raise typer.Exit(1)
+
+
+def _tell_line(text: str) -> None:
+    tell(None, [text], as_json=False)
 
 
 def _source(input_file: str, key: str, *, rejects: bool, seed: int) -> "Source":
@@ -156,18 +158,6 @@ def _verdict_lines(outcome: "Outcome") -> Iterator[str | Text | Table]:
         )
 
 
-def _example_lines(outcome: "Outcome") -> Iterator[str]:
-    """Yield what `shardfleet explain` says of the shard that moved most."""
-    from shardfleet.adapters.system import SystemClock
-    from shardfleet_local.rig.tables import example_of
-
-    example = example_of(outcome.explained)
-    if example is None:
-        return
-    yield from ("", "Why a shard is where it is, as `shardfleet explain SHARD` says:", "")
-    yield from told(example, now_ms=SystemClock().now_ms(), with_story=True)
-
-
 def _spark_rows(outcome: "Outcome") -> list[tuple[str, str]]:
     spark = outcome.spark
     if spark is None:
@@ -198,7 +188,6 @@ def chaos(
     output: Annotated[Path, typer.Option(help="Folder for result.json.")] = Path("build/chaos"),
 ) -> None:
     """Run the fleet while its processes are killed, its shards resharded and its calls fail."""
-    from shardfleet_local.rig.live import Display
     from shardfleet_local.rig.outcome import result_of, write_result
     from shardfleet_local.rig.profiles import chaos_options
     from shardfleet_local.rig.run import run_rig
@@ -210,7 +199,7 @@ def chaos(
         seed=seed,
         error_rate=error_rate,
     )
-    outcome = run_rig(options, Display(TerminalConsole()))
+    outcome = run_rig(options, _tell_line)
     file = write_result(outcome, output)
     tell(None, _summary(result_of(outcome)), as_json=False)
     say(file)
