@@ -2,8 +2,7 @@
 
 import pytest
 
-from shardfleet_local.rig.outcome import result_of
-from shardfleet_local.rig.profiles import chaos_options
+from shardfleet_local.rig.outcome import chaos_options, result_of
 from shardfleet_local.rig.run import run_rig
 from tests.facts.table import all_operations
 

@@ -9,8 +9,7 @@ import pytest
 from shardfleet_local.aws.settings import AwsBehaviour
 from shardfleet_local.rig.fleet import FleetPlan
 from shardfleet_local.rig.incidents import FULL_SCENARIO, Incident
-from shardfleet_local.rig.outcome import write_result
-from shardfleet_local.rig.profiles import RunOptions
+from shardfleet_local.rig.outcome import RunOptions, write_result
 from shardfleet_local.rig.report import write_report
 from shardfleet_local.rig.run import run_rig
 from shardfleet_local.rig.source import click_stream

@@ -7,8 +7,8 @@ from shardfleet_local.acceptance.report import (
     HIDDEN,
     AcceptanceReport,
     Measured,
+    ReportPart,
     Shown,
-    Step,
     StepRow,
 )
 
@@ -29,7 +29,7 @@ def a_report(*rows, hidden=ACCOUNT):
 
 def a_row(shown, text):
     return StepRow(
-        Step("destroy", "does", "promises", "docs/cli.md"),
+        ReportPart("destroy", "does", "promises", "docs/cli.md"),
         Measured(shown, text, {"bucket": text}),
         1_500,
     )

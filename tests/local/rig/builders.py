@@ -11,8 +11,7 @@ from shardfleet.producer.settings import ProducerCounts, Receipt
 from shardfleet_local.rig.feed import SentRecord
 from shardfleet_local.rig.incidents import FleetDisturbance
 from shardfleet_local.rig.ledger import HandledRecord, LedgerLine
-from shardfleet_local.rig.outcome import Outcome
-from shardfleet_local.rig.profiles import RunOptions
+from shardfleet_local.rig.outcome import Outcome, RunOptions
 from shardfleet_local.rig.source import Source
 from shardfleet_local.rig.verdict import Deliveries, recoveries, unsettled_leases, verdict
 
@@ -152,7 +151,7 @@ def an_outcome(seed=1, *, lose=(), seconds=120, rejects=None):
         template_sha256="ab" * 32,
         began_ms=BEGAN_MS,
         fed_ms=BEGAN_MS + seconds * 1000,
-        ended_ms=max(line.at_ms for line in lines),
+        ended_ms=max(BEGAN_MS + seconds * 1000, *(line.at_ms for line in lines)),
         settled_ms=BEGAN_MS + seconds * 1000 + 4_200,
         wall_ms=151_000,
     )

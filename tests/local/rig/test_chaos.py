@@ -8,8 +8,7 @@ import pytest
 
 from shardfleet_local.rig import run
 from shardfleet_local.rig.incidents import FleetDisturbance, chaos_scenario
-from shardfleet_local.rig.outcome import result_of, write_result
-from shardfleet_local.rig.profiles import chaos_options
+from shardfleet_local.rig.outcome import chaos_options, result_of, write_result
 from shardfleet_local.rig.verdict import RunVerdict
 from shardfleet_ops.cli import app as application
 from tests.local.rig.builders import BEGAN_MS, an_outcome

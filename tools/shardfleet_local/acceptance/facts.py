@@ -34,11 +34,6 @@ class Fact:
     ask: Callable[[Scene], str]
 
 
-def ask_all(scene: Scene) -> list[tuple[Fact, str]]:
-    """Ask every question, and return the answers."""
-    return [(fact, fact.ask(scene)) for fact in FACTS]
-
-
 def _answer(call: Callable[..., Any], **arguments: Any) -> str:
     try:
         call(**arguments)

@@ -45,22 +45,16 @@ class Measured:
     is_done: bool = True
 
 
-async def _by_itself(_: Any) -> Measured:
-    raise NotImplementedError
-
-
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReportPart:
     """
-    A step.
+    A part of a run, which is a row of the report.
 
     Attributes:
         name: for the report.
         does: what is done.
         promise: what should come of it.
         page: where that is promised, in the repository.
-        run: does and measures it, given the scene.
-        is_fed: whether records come meanwhile.
 
     """
 
@@ -68,15 +62,28 @@ class Step:
     does: str
     promise: str
     page: str
-    run: Callable[[Any], Awaitable[Measured]] = _by_itself
+
+
+@dataclass(frozen=True, slots=True)
+class Step(ReportPart):
+    """
+    A part that is done to a deployed fleet.
+
+    Attributes:
+        run: does and measures it, given the scene.
+        is_fed: whether records come meanwhile.
+
+    """
+
+    run: Callable[[Any], Awaitable[Measured]]
     is_fed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """A step, what came of it, and how long it was in milliseconds."""
+    """A step or another part, what came of it, and how long it was in milliseconds."""
 
-    step: Step
+    step: ReportPart
     measured: Measured
     took_ms: int
 

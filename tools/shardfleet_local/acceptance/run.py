@@ -22,7 +22,7 @@ from shardfleet.adapters.system import SystemClock
 from shardfleet.errors import ShardfleetError
 from shardfleet_local.acceptance.deployment import Deployment, left_behind
 from shardfleet_local.acceptance.plan import DESTROY_MS, MINUTES_MOST, AcceptanceSize
-from shardfleet_local.acceptance.report import Measured, Shown, Step, StepRow
+from shardfleet_local.acceptance.report import Measured, ReportPart, Shown, Step, StepRow
 from shardfleet_local.acceptance.scene import Scene, StepFailed
 from shardfleet_local.acceptance.steps import DEPLOY, DESTROY, LEFT_BEHIND, STEPS
 from shardfleet_local.rig.feed import Feeder
@@ -160,7 +160,7 @@ class Acceptance:
         return Measured(Shown.PASSED, "nothing", {"left": []})
 
     @contextlib.contextmanager
-    def _measuring(self, step: Step) -> Iterator[list[Measured]]:
+    def _measuring(self, step: ReportPart) -> Iterator[list[Measured]]:
         """Add the row of a step from what was measured in the block, or from its error."""
         self.say(f"{step.name}: {step.does}")
         began_ms = self._clock.monotonic_ms()
@@ -180,7 +180,7 @@ class Acceptance:
         for step in self._left():
             self._add(step, Measured(Shown.NOT_SHOWN, why), self._clock.monotonic_ms())
 
-    def _add(self, step: Step, measured: Measured, began_ms: int) -> None:
+    def _add(self, step: ReportPart, measured: Measured, began_ms: int) -> None:
         took_ms = self._clock.monotonic_ms() - began_ms
         self.rows.append(StepRow(step, measured, took_ms))
         self.say(f"  {step.name} {measured.shown}: {measured.text} ({took_ms / 1000:.1f} s)")

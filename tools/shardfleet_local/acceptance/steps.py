@@ -16,9 +16,16 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from shardfleet_local.acceptance.facts import ask_all
+from shardfleet_local.acceptance.facts import FACTS
 from shardfleet_local.acceptance.plan import price
-from shardfleet_local.acceptance.report import Measured, Shown, Step, in_time, percentile
+from shardfleet_local.acceptance.report import (
+    Measured,
+    ReportPart,
+    Shown,
+    Step,
+    in_time,
+    percentile,
+)
 from shardfleet_local.acceptance.scene import STEP_MS, Scene, StepFailed
 from shardfleet_local.rig.feed import SentRecord
 from shardfleet_local.rig.incidents import merge_of, open_shards, split_of
@@ -33,7 +40,7 @@ _REWOUND_PART = 5
 
 async def ask_facts(scene: Scene) -> Measured:
     """Ask AWS how it behaves."""
-    answers = await asyncio.to_thread(ask_all, scene)
+    answers = [(fact, await asyncio.to_thread(fact.ask, scene)) for fact in FACTS]
     wrong = [
         f"{fact.text}: {answer} instead of {fact.answer}"
         for fact, answer in answers
@@ -412,18 +419,18 @@ STEPS = (
 )
 """In their order; before them the stack is deployed, after them all is destroyed."""
 
-DEPLOY = Step(
+DEPLOY = ReportPart(
     "deploy",
     "makes a bucket, and of the repository's template a stack",
     "the stack that `make synth` writes deploys as it is",
     "docs/guarantees.md",
 )
-DESTROY = Step(
+DESTROY = ReportPart(
     "destroy",
     "deletes the stack and the bucket, whatever happened",
     "a throw-away stack goes as a whole",
     "docs/day-two.md",
 )
-LEFT_BEHIND = Step(
+LEFT_BEHIND = ReportPart(
     "left behind", "lists what each service still has of this run", "nothing", "docs/cli.md"
 )

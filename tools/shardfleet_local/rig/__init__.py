@@ -7,8 +7,9 @@ The rig: one idea, a fleet that is deployed, fed, disturbed and judged; demo and
     incidents.py   disturbs: kills, freezes, reshards; proxy.py lets calls fail
     ledger.py      what handlers finished, in order (probe/ is the witness in the workers)
     verdict.py     judges: what was sent against what was handled, leases, recoveries
-    run.py         one run of a profile (profiles.py)
-    outcome.py     what came of it, as `result.json`; report.py and charts.py, for a person
+    run.py         one run to its end
+    outcome.py     what is asked of it, and what came of it, as `result.json`; report.py and
+                   charts.py, for a person
     spark_part.py  the same stream through Spark
 
 One of each, whoever runs it: one feed, one ledger (in a file or a bucket), one match of what was

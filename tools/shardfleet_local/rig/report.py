@@ -37,7 +37,7 @@ def write_report(outcome: Outcome, folder: Path) -> Path:
 def report_of(outcome: Outcome) -> str:
     """Return the report as HTML text."""
     axis = TimeAxis(
-        began_ms=outcome.began_ms, ended_ms=_end_ms(outcome) + _LEAD_OUT_MS, step_ms=STEP_MS
+        began_ms=outcome.began_ms, ended_ms=outcome.ended_ms + _LEAD_OUT_MS, step_ms=STEP_MS
     )
     series = shard_series(outcome.sent, outcome.first_handled_ms, axis)
     style = style_of("shardfleet_local.rig", "report.css")
@@ -61,10 +61,6 @@ def report_of(outcome: Outcome) -> str:
     )
 
 
-def _end_ms(outcome: Outcome) -> int:
-    return max(outcome.fed_ms, outcome.ended_ms)
-
-
 def _banner(outcome: Outcome) -> str:
     verdict = outcome.verdict
     headline = (
@@ -72,7 +68,7 @@ def _banner(outcome: Outcome) -> str:
         if outcome.passed
         else "A promise was broken."
     )
-    took = clock_text(_end_ms(outcome) - outcome.began_ms)
+    took = clock_text(outcome.ended_ms - outcome.began_ms)
     story = (
         f"{verdict.records_in:,} records went through {len(outcome.shards)} shards in {took} "
         f"minutes. Meanwhile a worker was killed {times(outcome.done(KILL_WORKER))}, the manager "

@@ -23,8 +23,7 @@ from shardfleet.producer.settings import ProducerCounts
 from shardfleet_local.rig.feed import SentRecord, feed_stream
 from shardfleet_local.rig.fleet import RunningFleet, running_fleet
 from shardfleet_local.rig.incidents import FleetDisturbance, Troublemaker, clock_text
-from shardfleet_local.rig.outcome import Outcome
-from shardfleet_local.rig.profiles import RunOptions
+from shardfleet_local.rig.outcome import Outcome, RunOptions
 from shardfleet_local.rig.proxy import FaultDice
 from shardfleet_local.rig.spark_part import run_spark
 from shardfleet_local.rig.verdict import Deliveries, recoveries, unsettled_leases, verdict
@@ -124,7 +123,7 @@ class _Run:
             template_sha256=self._fleet.stack.template_sha256,
             began_ms=self._began_ms,
             fed_ms=fed_ms,
-            ended_ms=max((line.at_ms for line in ledger.lines), default=fed_ms),
+            ended_ms=max([fed_ms, *(line.at_ms for line in ledger.lines)]),
             settled_ms=self._clock.now_ms(),
             wall_ms=self._clock.monotonic_ms() - started_ms,
         )

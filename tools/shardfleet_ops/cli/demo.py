@@ -65,8 +65,7 @@ def demo(
     from shardfleet_local.aws.settings import AwsBehaviour
     from shardfleet_local.rig.assembly_cache import AssemblyCache, default_folder
     from shardfleet_local.rig.fleet import FleetPlan
-    from shardfleet_local.rig.outcome import write_result
-    from shardfleet_local.rig.profiles import RunOptions
+    from shardfleet_local.rig.outcome import RunOptions, write_result
     from shardfleet_local.rig.report import write_report
     from shardfleet_local.rig.run import run_rig
 
@@ -188,8 +187,7 @@ def chaos(
     output: Annotated[Path, typer.Option(help="Folder for result.json.")] = Path("build/chaos"),
 ) -> None:
     """Run the fleet while its processes are killed, its shards resharded and its calls fail."""
-    from shardfleet_local.rig.outcome import result_of, write_result
-    from shardfleet_local.rig.profiles import chaos_options
+    from shardfleet_local.rig.outcome import chaos_options, result_of, write_result
     from shardfleet_local.rig.run import run_rig
 
     options = chaos_options(
