@@ -1,11 +1,11 @@
 """A user's own handler in a real fleet: what it prints, what it handles, and where it stops."""
 
 import json
-import time
 
 import pytest
 
 from shardfleet.domain.slots.failure import FailureKind
+from shardfleet_local.own import own_run as own_runs
 from shardfleet_local.own.own_run import HandledSoFar, OwnRunOptions, is_hopeless, own_run
 from shardfleet_local.rig.source import read_source
 from shardfleet_ops.explain.fleet_view import failures
@@ -35,6 +35,12 @@ def run_in(folder, handler, *, key=None, shards=1, printed=lambda _: None):
         say=lambda _: None,
         printed=printed,
     )
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """However slow the machine: a run ends by what it knows, not because nothing has moved."""
+    monkeypatch.setattr(own_runs, "STILL_MOST_MS", 3_600_000)
 
 
 @pytest.mark.processes
@@ -88,14 +94,14 @@ def test_once_it_is_found_out_the_other_shards_have_time_to_go_on(kind):
 
 
 @pytest.mark.processes
-def test_a_handler_that_always_ends_the_process_ends_the_run_with_a_line_that_does(tmp_path):
+def test_a_handler_that_always_ends_the_process_ends_the_run_with_a_line_that_does(
+    tmp_path, patient
+):
     (tmp_path / "orders.py").write_text("import os\ndef handle(batch): os._exit(3)\n")
     (tmp_path / "orders.jsonl").write_text('{"a": 1}\n' * 20)
-    began = time.monotonic()
 
     result = run_in(tmp_path, "orders:handle")
 
-    assert time.monotonic() - began < 120
     (failure,) = result.failures
     assert failure.kind is FailureKind.EXIT
     assert result.stops[0].line is not None
@@ -103,16 +109,14 @@ def test_a_handler_that_always_ends_the_process_ends_the_run_with_a_line_that_do
 
 
 @pytest.mark.processes
-def test_a_handler_that_works_here_and_not_in_lambda_ends_the_run_with_its_cause(tmp_path):
+def test_a_handler_that_works_here_and_not_in_lambda_ends_the_run_with_its_cause(tmp_path, patient):
     source = "import os\nif 'AWS_LAMBDA_FUNCTION_NAME' in os.environ:\n    raise KeyError('HOME')\n"
     (tmp_path / "orders.py").write_text(source + "def handle(batch): ...\n")
     (tmp_path / "orders.jsonl").write_text('{"a": 1}\n' * 20)
-    began = time.monotonic()
 
     result = run_in(tmp_path, "orders:handle")
 
     assert not result.passed
-    assert time.monotonic() - began < 120
     (failure,) = result.failures
     assert failure.kind is FailureKind.IMPORT
     assert "KeyError: 'HOME'" in failure.said
