@@ -88,7 +88,7 @@ COMPILED = tests/__pycache__
 $(COMPILED): | install
 	@$(BIN)/python -m pytest --collect-only --quiet >/dev/null || true
 
-test: install .venv/.classes | $(COMPILED) ## run the tests in JOBS=6 processes; ARGS="-k name" is passed to pytest [10 min]
+test: install .venv/.classes | $(COMPILED) ## run the tests in JOBS=6 processes; ARGS="-k name" is passed to pytest [14 min]
 	@$(WITH_NODE) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 quick: install ## lint of what changed, the tests of domain, engine and kpl, and one simulated fleet [1 min]
