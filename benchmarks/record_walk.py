@@ -21,6 +21,7 @@ from shardfleet.domain.leases.lease import ChangeResult, Lease, LeaseChange
 from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.slots.slot import intend_start
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
+from shardfleet.engine.delivery.plain import PlainProgress
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.engine.state.fleet_state import slot_body
 from shardfleet.engine.worker.ports import WorkerPorts
@@ -101,6 +102,7 @@ async def walked() -> Walk:
         stream=stream,
         source=stream,
         handler=MemoryHandler(clock, handled),
+        progress=PlainProgress,
         dead_letters=None,
         events=MemoryEvents(),
         process=MemoryProcess(),

@@ -108,6 +108,16 @@ class HeldLease:
         return safe if safe is not None and safe > self.lease.checkpoint else None
 
     @property
+    def done(self) -> ExtendedSequenceNumber:
+        """Return the progress, whether or not the table has it yet."""
+        return self.unstored or self.lease.checkpoint
+
+    @property
+    def done_text(self) -> str:
+        """Return the progress for a person."""
+        return str(self.done)
+
+    @property
     def on_its_way(self) -> tuple[ExtendedSequenceNumber, ...]:
         """Return which checkpoints the table may have by now beside the one that is known."""
         sent = {self.sent, self.unstored, *self.unsure} - {None}

@@ -34,6 +34,8 @@ from shardfleet.events.delivery import BatchHandled
 from shardfleet.records import Batch, Record, arrival_of
 from shardfleet.values import dataclass
 
+Joining = Callable[[Batch], None]
+
 
 def cut_batch(records: Sequence[Record], *, records_most: int, bytes_most: int) -> Sequence[Record]:
     """Return the next batch: within both limits, but at least one record."""
@@ -115,9 +117,9 @@ class Dispatcher:
         records: Sequence[Record],
         *,
         attempt: int,
-        join: Callable[[Batch], None] | None = None,
+        kind: CallKind = CallKind.RECORDS,
         hook: Hook | None = None,
-        ends_window: bool = False,
+        join: Joining | None = None,
     ) -> HandlerResult:
         """
         Hand records to the handler, as one batch, when it is the shard's turn.
@@ -126,9 +128,9 @@ class Dispatcher:
             held: the lease; says how far behind the records are.
             records: in shard order; none, where the handler is to checkpoint what is open.
             attempt: 1 for the first.
-            join: has the batch take part in the shard's life, or its window.
+            kind: what the call is for.
             hook: without records; the last one goes on although asked to stop, while there is time.
-            ends_window: without records; it is the last call of a window.
+            join: adds to the batch what the shard's way of delivering has for the handler.
 
         Raises:
             Halted: asked to stop, the lease is lost, or there is no time left; nothing was
@@ -139,8 +141,6 @@ class Dispatcher:
         checkpointer, patience = self._ports.checkpointer, self._ports.patience
         halt = self._out_of_time() if hook and hook.is_last else held.halt
         is_lost = hook is Hook.LEASE_LOST  # Then there is nothing to confirm.
-        told = hook if self.has_hooks else None
-        kind = CallKind.of(told, has_records=bool(records), ends_window=ends_window)
         while True:
             if not (is_lost or await patience.persist(lambda: checkpointer.confirm(held), halt)):
                 raise Halted
@@ -271,7 +271,7 @@ class Dispatcher:
         key, notes = held.lease_key, self._ports.notes
         # Each lane of a shard that waits waits for a round of its own.
         ahead = sum(ticket.lease_key == key for ticket in self._waiting)
-        done = held.unstored or held.lease.checkpoint
+        done = held.done
         ticket = _Ticket(
             is_patient=not notes.is_charged(key),
             round=max(self._round, self._rounds_served.get(key, -1) + 1) + ahead,

@@ -219,7 +219,7 @@ class LeaseNotes:
         if found is None or found.stamp is None:
             return None
         held, number = self._held[lease_key], self._generations[lease_key].number
-        stamp, stands = found.stamp, held.unstored or held.lease.checkpoint
+        stamp, stands = found.stamp, held.done
         is_there = stamp.is_of(held.lease, number) and stamp.stands_as(held.lease)
         if not (is_there or stamp.counts(held.lease, number)):
             return None
