@@ -29,7 +29,14 @@ from shardfleet.engine.shard.faults import CONCERNS_ALL
 from shardfleet.engine.shard.giving_up import StoppedByPolicy
 from shardfleet.engine.shard.ports import DeliveryPorts
 from shardfleet.engine.shard.progress import Progress
-from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, StaleEpoch, Throttled
+from shardfleet.engine.state.kinds import LANES
+from shardfleet.errors import (
+    HandlerTimedOut,
+    MalformedDocument,
+    OutcomeUnknown,
+    StaleEpoch,
+    Throttled,
+)
 from shardfleet.records import Record
 
 
@@ -105,12 +112,19 @@ class LaneProgress(Progress):
 
     async def begin(self) -> None:
         """Learn what is done beyond the checkpoint, then as any progress does."""
-        held, beside = self.held, self.ports.beside
-        note = await self.ports.patience.persist(lambda: beside.lanes(held.lease_key), held.halt)
+        held = self.held
+        note = await self.ports.patience.persist(self._recalled, held.halt)
         known, checkpoint = held.lanes or note, held.done
         self._begin_anew(known.done_ahead(checkpoint) if known else DoneAhead())
         self._told = note
         await super().begin()
+
+    async def _recalled(self) -> LanesNote | None:
+        """Read the note; what cannot be read comes again."""
+        with suppress(MalformedDocument):
+            note, _ = await self.ports.beside.recall(LANES, self.held.lease_key)
+            return note
+        return None
 
     async def work_through(self, records: UserRecords) -> None:
         """Put the records of a page into their lanes; they may be open still when this returns."""
@@ -233,7 +247,7 @@ class LaneProgress(Progress):
         if self._told is not None and note == replace(self._told, between=note.between):
             return True
         try:
-            await self.ports.beside.write_lanes(note)
+            await self.ports.beside.write(LANES, note)
         except (Throttled, OutcomeUnknown):
             return False
         self._told = note

@@ -36,6 +36,7 @@ from shardfleet.engine.retry import ATTEMPTS_MOST
 from shardfleet.engine.shard.deaggregation import UserRecords
 from shardfleet.engine.shard.ports import DeliveryPorts
 from shardfleet.engine.shard.progress import Progress
+from shardfleet.engine.state.kinds import WINDOW
 from shardfleet.errors import (
     ConfigurationError,
     MalformedDocument,
@@ -97,7 +98,7 @@ class WindowProgress(Progress):
             held.note_progress(self._told.done)
 
     async def _read(self) -> None:
-        note, self._version = await self.ports.beside.window(self.held.lease_key)
+        note, self._version = await self.ports.beside.recall(WINDOW, self.held.lease_key)
         self._told = note or WindowNote(lease_key=self.held.lease_key, since="", through="")
 
     async def _fetch(self) -> str:
@@ -242,13 +243,13 @@ class WindowProgress(Progress):
             return True
         note = await self._kept(note)
         for _ in range(_ROUNDS_MOST):
-            version = await beside.write_window(note, self._version)
+            version = await beside.replace(WINDOW, note, self._version)
             if version is not None:
                 self._told, self._told_state, self._version = note, self.open.state, version
                 await self._drop(before)
                 return True
             try:
-                found, version = await beside.window(held.lease_key)
+                found, version = await beside.recall(WINDOW, held.lease_key)
                 before = found or before
             except MalformedDocument as error:
                 version = error.version  # What is open here is the window's state.
