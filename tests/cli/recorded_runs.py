@@ -11,7 +11,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from shardfleet.adapters import system
-from shardfleet.domain.delivery.given_up import FailedBucket, GivenUp
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.reasons import HoldsFewest
 from shardfleet.domain.turn_log import Happening
@@ -28,6 +27,7 @@ from shardfleet_ops.cli import dashboard, pipeline, redrive
 from shardfleet_ops.cli.fleets import DeployedFleet
 from shardfleet_ops.explain.answer import explain_shard
 from shardfleet_ops.explain.fleet_view import failures
+from shardfleet_ops.operate.given_up import FailedBucket, GivenUp
 from shardfleet_spark.pipelines import running
 from shardfleet_spark.pipelines.running import PipelineResult
 from shardfleet_testkit import simulation

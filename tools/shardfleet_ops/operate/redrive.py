@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from shardfleet.domain.delivery.given_up import GivenUp, RefusedDocument, by_shard, event_of
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.errors import ShardfleetError
 from shardfleet.values import dataclass
+from shardfleet_ops.operate.given_up import GivenUp, RefusedDocument, by_shard, event_of
 
 Handle = Callable[[Mapping[str, Any]], Awaitable[HandlerResult]]
 """Calls the deployed handler with an event."""
