@@ -205,13 +205,7 @@ class ShardConsumer:
             # The data is let go of record by record, as it is handled.
             page = replace(answer, records=(), size_bytes=answer.size) if answer.records else answer
             del answer
-            held.note_read(
-                page.lag_ms,
-                now_ms=self._ports.reading.clock.monotonic_ms(),
-                size_bytes=page.size,
-            )
-            await self._patience.persist(self._missing.answered, held.halt)
-            await self._missing.mark()
+            await self._note_read(page)
             await self._progress.take(records)
             self._progress.acquit(page)
             if page.resume_token is None:
@@ -224,6 +218,15 @@ class ShardConsumer:
             if self._progress.goes_on and (page.size or page.lag_ms == 0):
                 # An empty page on the way proves nothing (hazard H6).
                 await self._ports.faults.passed(held.lease_key)
+
+    async def _note_read(self, page: RecordsPage) -> None:
+        """Note that the shard has answered, and how far behind its tip."""
+        held, now_ms = self._held, self._ports.reading.clock.monotonic_ms()
+        held.note_read(page.lag_ms, now_ms=now_ms, size_bytes=page.size)
+        if self._missing.is_doubted:
+            await self._patience.persist(self._missing.answered, held.halt)
+        if held.lag_ms > 0:
+            await self._missing.mark()
 
     async def _charge(self) -> None:
         """Charge a death to the shard, before anything of it is called; it may be one too many."""

@@ -82,6 +82,7 @@ class ShardDelivery:
         self._stream_arn = stream_arn
         self._ports = ports
         self._giving_up = giving_up
+        self._call_records = config.max_call_records
 
     async def hand_over(self, waiting: Sequence[Record], lane: RecordLane) -> None:
         """
@@ -97,8 +98,7 @@ class ShardDelivery:
         if old := self._too_old(waiting):
             await self._give_up_old(old, lane)
             return
-        deaths = lane.attempts.deaths_over(waiting[0])
-        if deaths:
+        if lane.attempts.charge and (deaths := lane.attempts.deaths_over(waiting[0])):
             error = f"the process died {deaths} times while it handled this record"
             await self._give_up(waiting[:1], lane, error=error, attempts=deaths)
             return
@@ -106,7 +106,7 @@ class ShardDelivery:
         if not waiting:
             return
         batch = cut_batch(
-            waiting, records_most=config.max_call_records, bytes_most=config.max_batch_bytes
+            waiting, records_most=self._call_records, bytes_most=config.max_batch_bytes
         )
         await self._try(batch[: lane.attempts.fitting(batch)], lane)
 

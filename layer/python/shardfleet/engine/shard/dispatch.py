@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
+from functools import partial
 from itertools import accumulate
 
 from shardfleet.config import FleetConfig
@@ -54,9 +55,12 @@ class _Ticket:
     round: int
     oldest_ms: int
     lease_key: str
-    call: NotedCall = field(compare=False)
+    count: int = field(compare=False)
+    kind: CallKind = field(compare=False)
+    noted: Callable[[], NotedCall] = field(compare=False)
     is_noted: bool = field(compare=False)
-    granted: Signal = field(compare=False)
+    is_granted: bool = field(compare=False, default=False)
+    granted: Signal | None = field(compare=False, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,16 +142,18 @@ class Dispatcher:
             HandlerTimedOut: the call outlived its time-out; the process must end.
 
         """
-        checkpointer, patience = self._ports.checkpointer, self._ports.patience
+        checkpointer = self._ports.checkpointer
         halt = self._out_of_time() if hook and hook.is_last else held.halt
         is_lost = hook is Hook.LEASE_LOST  # Then there is nothing to confirm.
         while True:
-            if not (is_lost or await patience.persist(lambda: checkpointer.confirm(held), halt)):
+            if not (is_lost or await self._confirmed(held, halt)):
                 raise Halted
             ticket = self._queued(held, records, kind=kind)
             try:
                 self._grant()
-                await halt.unless(ticket.granted)
+                if not ticket.is_granted:
+                    ticket.granted = Signal()
+                    await halt.unless(ticket.granted)
                 self._check_time(halt)
                 if is_lost or (
                     checkpointer.is_fresh(held) and await self._note(held, ticket, halt)
@@ -155,9 +161,16 @@ class Dispatcher:
                     batch = self._batch(held, records, attempt)
                     if join is not None:
                         join(batch)
-                    return await self._run(held, batch, hook, call=ticket.call)
+                    return await self._run(held, batch, hook, ticket=ticket)
             finally:
                 self._leave(ticket)
+
+    async def _confirmed(self, held: HeldLease, halt: Halt) -> bool:
+        """Make sure that the lease is held, and was confirmed within the renewal time."""
+        checkpointer = self._ports.checkpointer
+        if held.is_held and checkpointer.is_fresh(held):
+            return True
+        return await self._ports.patience.persist(lambda: checkpointer.confirm(held), halt)
 
     def _check_time(self, halt: Halt) -> None:
         """
@@ -167,9 +180,8 @@ class Dispatcher:
             Halted: asked to stop, no time is left for a call, or the process is about to end.
 
         """
-        halt.check()
         is_late = self._clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms
-        if is_late or self._is_over:
+        if halt.is_set or is_late or self._is_over:
             raise Halted
 
     def _batch(self, held: HeldLease, records: Sequence[Record], attempt: int) -> Batch:
@@ -197,9 +209,9 @@ class Dispatcher:
         ports, key = self._ports, held.lease_key
         if not ticket.is_noted:
             return held.is_held
-        may_begin = False
+        may_begin, call = False, ticket.noted()
         try:
-            await ports.patience.persist(lambda: ports.notes.begin(key, ticket.call), halt)
+            await ports.patience.persist(lambda: ports.notes.begin(key, call), halt)
             self._check_time(halt)
             may_begin = ports.checkpointer.is_fresh(held)
         finally:
@@ -210,7 +222,7 @@ class Dispatcher:
     async def _close_note(self, held: HeldLease) -> None:
         """Close the note of a call that has returned or never began, if there is one."""
         notes, key = self._ports.notes, held.lease_key
-        if not notes.has_open(key):
+        if key not in notes.open:
             return
         # Also when asked to stop: what stays open is charged to the shard.
         with suppress(Halted):
@@ -218,7 +230,7 @@ class Dispatcher:
             await self._ports.patience.persist(lambda: notes.close(key), halt)
 
     async def _run(
-        self, held: HeldLease, batch: Batch, hook: Hook | None, *, call: NotedCall
+        self, held: HeldLease, batch: Batch, hook: Hook | None, *, ticket: _Ticket
     ) -> HandlerResult:
         ports, key, records = self._ports, held.lease_key, batch[:]
         told = hook if ports.handler.has_hooks else None
@@ -232,7 +244,7 @@ class Dispatcher:
             await self._close_note(held)
             raise
         if result.timed_out:
-            raise await self._timed_out(held, call)
+            raise await self._timed_out(held, ticket.noted())
         done = max(0, min(result.done_count, len(records)))
         ports.events.emit(
             BatchHandled(
@@ -246,8 +258,8 @@ class Dispatcher:
             )
         )
         await self._close_note(held)
-        if done or (not records and result.error is None):
-            ports.notes.acquit_call(key, call.kind, done=records[done - 1] if done else None)
+        if ports.notes.follows_death and (done or (not records and result.error is None)):
+            ports.notes.acquit_call(key, ticket.kind, done=records[done - 1] if done else None)
         if hook is None and not held.is_held:
             raise Halted
         return replace(result, done_count=done)
@@ -271,22 +283,25 @@ class Dispatcher:
         key, notes = held.lease_key, self._ports.notes
         # Each lane of a shard that waits waits for a round of its own.
         ahead = sum(ticket.lease_key == key for ticket in self._waiting)
-        done = held.done
+        noted = partial(NotedCall.of, kind, records)
+        if not records:
+            noted = partial(noted, done=held.done)
         ticket = _Ticket(
-            is_patient=not notes.is_charged(key),
+            is_patient=not (notes.follows_death and notes.is_charged(key)),
             round=max(self._round, self._rounds_served.get(key, -1) + 1) + ahead,
             oldest_ms=arrival_of(records) or self._clock.now_ms(),
             lease_key=key,
-            call=NotedCall.of(kind, records, done=done),
-            is_noted=notes.notes(key, kind),
-            granted=Signal(),
+            count=len(records),
+            kind=kind,
+            noted=noted,
+            is_noted=notes.follows_death and notes.notes(key, kind),
         )
         self._waiting.append(ticket)
         return ticket
 
     def _leave(self, ticket: _Ticket) -> None:
         """End a turn, or the wait for one; the next ones go."""
-        if ticket.granted.is_set:
+        if ticket.is_granted:
             self._running -= 1
             self._has_noted = False  # It was this one, or there was none.
         else:
@@ -301,8 +316,10 @@ class Dispatcher:
             self._rounds_served[ticket.lease_key] = ticket.round
             self._running += 1
             self._has_noted = ticket.is_noted
-            self._spend(ticket.call.count)
-            ticket.granted.set()
+            self._spend(ticket.count)
+            ticket.is_granted = True
+            if ticket.granted is not None:
+                ticket.granted.set()
         left_ms = self._left_ms()
         if left_ms and self._waiting and not self._is_timed:
             self._is_timed = True

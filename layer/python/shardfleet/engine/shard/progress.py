@@ -69,6 +69,7 @@ class Progress:
         self.stop = self._giving_up.stop
         self.flushed_ms = ports.clock.monotonic_ms() - config.checkpoint_ms
         self._flushing = asyncio.Lock()
+        self._call_records = config.max_call_records
         self.begin_life()
 
     def begin_life(self) -> None:
@@ -114,7 +115,7 @@ class Progress:
     async def work_through(self, records: UserRecords) -> None:
         """Hand over the records of a page, to the last one."""
         self._page = records
-        while waiting := await records.waiting(self.config.max_call_records):
+        while waiting := await records.waiting(self._call_records):
             await self.delivery.hand_over(waiting, self)
         if records.end is not None:
             self.pass_by(records.end)
@@ -250,7 +251,8 @@ class Progress:
         position = position_of(self._page.records[count - 1])
         self._page.drop(count)
         self.pass_by(position)
-        is_suspect = self.ports.notes.is_suspect(self.held.lease_key)
+        notes = self.ports.notes
+        is_suspect = notes.follows_death and notes.is_suspect(self.held.lease_key)
         await self.flush_if_due(at_once=given_up or is_suspect)
 
     async def offer(
