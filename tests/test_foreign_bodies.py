@@ -12,13 +12,13 @@ from contextlib import suppress
 
 import pytest
 
-from shardfleet.domain.delivery.given_up import given_up_of
 from shardfleet.domain.positions.positions import positions_from_text
 from shardfleet.errors import ShardfleetError
 from shardfleet.foreign import BYTES_MOST, read_bytes, read_json
 from shardfleet_local.dashboard.definition import read_dashboard
 from shardfleet_ops.cli.cost import _prices
 from shardfleet_ops.cli.templates import read_templates
+from shardfleet_ops.operate.given_up import given_up_of
 from shardfleet_spark.offsets.seals import noted_losses, seal_from_bytes
 from shardfleet_spark.options.starting import start_of
 from shardfleet_spark.payload.avro_payload import struct_of_avro

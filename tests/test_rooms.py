@@ -39,6 +39,17 @@ SURFACES = {
     "shardfleet_testkit",
 }
 TEST_KIT = "shardfleet_testkit"
+# A word in a name -> the way of delivering that it is of. A record may be plain in another sense,
+# so that way is named by its module alone.
+WAYS = {
+    "manual": "manual",
+    **dict.fromkeys(("lane", "lanes"), "lanes"),
+    **dict.fromkeys(("window", "windows", "tumbling"), "windows"),
+}
+WAY_MODULES = {**WAYS, "plain": "plain", "open_records": "manual"}
+WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+# Every kind of document is declared once, whoever writes it.
+DECLARES_DOCUMENTS = {f"{PACKAGES['shardfleet']}/engine/state/kinds.py"}
 # Beyond as many modules a room is asked whether it is one idea, and its docstring answers.
 ROOM_MODULES = 12
 WHY_LARGE = re.compile(r"\bone\s+idea\b")
@@ -192,6 +203,34 @@ def crowded_rooms(trees):
             yield f"{room}: {modules} modules; its __init__.py says why it is one idea, or split it"
 
 
+def named_ways(tree):
+    """Return which ways of delivering a module names: by what it imports, or in a name or text."""
+    words = []
+    for node in ast.walk(tree):
+        names = (getattr(node, field, None) for field in ("id", "attr", "arg", "name"))
+        words += [word for name in names if isinstance(name, str) for word in WORD.findall(name)]
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            words.append(node.value)
+    modules = [
+        part
+        for _, module, names in imports_of(tree)
+        if ".delivery" in module
+        for part in (*module.split("."), *(names or ()))
+    ]
+    ways = {WAYS.get(word.lower()) for word in words} | {WAY_MODULES.get(each) for each in modules}
+    return ways - {None}
+
+
+def mixed_ways(trees):
+    """Complain of modules of the engine that name two ways of delivering; one knows no other."""
+    for path, tree in trees.items():
+        if not path.startswith(f"{PACKAGES['shardfleet']}/engine/") or path in DECLARES_DOCUMENTS:
+            continue
+        ways = named_ways(tree)
+        if len(ways) > 1:
+            yield f"{path}: it names {' and '.join(sorted(ways))}; ask the shard's Progress"
+
+
 @functools.cache  # In whichever process needs it: each of `make test` imports this file.
 def all_trees():
     """Return the syntax tree of each file of ours by its path; the collector lets them alone."""
@@ -221,6 +260,10 @@ def test_no_rooms_import_each_other_in_a_circle():
 
 def test_a_large_room_says_why_it_is_one_idea():
     expect_none(crowded_rooms(all_trees()))
+
+
+def test_no_module_of_the_engine_names_two_ways_of_delivering():
+    expect_none(mixed_ways(all_trees()))
 
 
 def test_floors_with_folders_have_their_rooms_listed():
@@ -326,6 +369,23 @@ def test_a_second_class_of_one_name_is_seen_but_no_private_one():
     sources |= trees_of(turn="class _P: ...")
 
     assert len(list(shared_class_names(sources))) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from shardfleet.engine.delivery import lanes, plain",
+        "import shardfleet.engine.delivery.manual, shardfleet.domain.delivery.windows",
+        "from shardfleet.domain.delivery.open_records import OpenRecords\nself._lanes = None",
+        "if self._windows is not None:\n    pass\nelif config.checkpoint == 'manual':\n    pass",
+        "class ShardLanes: ...\ndef end(tumbling_window_ms): ...",
+    ],
+)
+def test_a_module_that_names_two_ways_of_delivering_is_seen(source):
+    path = "layer/python/shardfleet/engine/shard/delivery.py"
+
+    assert len(list(mixed_ways({path: ast.parse(source)}))) == 1
+    assert not list(mixed_ways({path.replace("engine", "runtime"): ast.parse(source)}))
 
 
 def test_a_crowded_room_is_seen_unless_it_says_why():

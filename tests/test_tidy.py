@@ -57,7 +57,7 @@ ARROWS = {
     "shardfleet_testkit": (
         (
             *("", *PURE, "kpl", "engine", "producer.aggregate"),
-            *("runtime.handler_call", "runtime.handler_loading"),
+            *("runtime.delivering", "runtime.handler_call", "runtime.handler_loading"),
             *("adapters.clients.aws_clients", "adapters.dynamodb.items"),
             *("adapters.dynamodb.leases", "adapters.dynamodb.wire", "adapters.thread_pool"),
             *("adapters.http.answers", "adapters.http.json_service"),

@@ -22,6 +22,7 @@ from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.runtime import bootstrap
 from shardfleet.runtime.bootstrap import Sandbox, TurnThreads, open_sandbox
+from shardfleet.runtime.delivering import progress_of
 from shardfleet.runtime.handler_call import LambdaContext
 
 TURN_MS = 240_000
@@ -96,6 +97,7 @@ async def turn(config: FleetConfig) -> None:
         stream=stream,
         source=stream,
         handler=bootstrap.handler_runner(sandbox, threads, context),
+        progress=progress_of(config),
         dead_letters=None,
         events=sandbox.events,
         process=sandbox.process,

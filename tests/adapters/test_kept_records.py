@@ -7,10 +7,11 @@ import pytest
 from msgspec.structs import replace
 
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.domain.delivery.given_up import FailedBucket, RefusedDocument, event_of, folder_of
+from shardfleet.domain.delivery.given_up import folder_of
 from shardfleet.errors import ConfigurationError, ShardfleetError
 from shardfleet_ops.aws import kept_records
 from shardfleet_ops.aws.kept_records import KeptInBucket, KeptInQueue
+from shardfleet_ops.operate.given_up import FailedBucket, RefusedDocument, event_of
 from tests.adapters.test_dead_letters import clients, failed, places, received
 
 __all__ = ["clients", "places"]  # fixtures

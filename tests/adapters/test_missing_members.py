@@ -17,12 +17,12 @@ import pytest
 from shardfleet.adapters.dynamodb.items import item_from_fields
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.config import FleetConfig
-from shardfleet.domain.delivery.given_up import FailedBucket, RefusedDocument
 from shardfleet.domain.leases import changes
 from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetError, Throttled
 from shardfleet_ops.aws.kept_records import KeptInBucket, KeptInQueue
 from shardfleet_ops.cli.cost import around_of
 from shardfleet_ops.cli.fleets import FleetName, fleets_of
+from shardfleet_ops.operate.given_up import FailedBucket, RefusedDocument
 from shardfleet_spark.aws.schema_registries import GlueRegistry
 from shardfleet_spark.plan.checkpoints import S3Checkpoint
 from tests.adapters.test_every_answer import CALLS, LEASE, answer_of, stream, writer

@@ -18,9 +18,10 @@ from msgspec.structs import replace
 
 from shardfleet.adapters.dead_letters import S3DeadLetters, invocation_record, object_key
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.domain.delivery.given_up import FailedBucket, GivenUp, RefusedDocument, folder_of
+from shardfleet.domain.delivery.given_up import folder_of
 from shardfleet.engine.ports import HandlerResult
 from shardfleet_ops.aws.kept_records import KeptInBucket, KeptInQueue
+from shardfleet_ops.operate.given_up import FailedBucket, GivenUp, RefusedDocument
 from shardfleet_ops.operate.redrive import redrive
 from tests.adapters.test_dead_letters import INVOCATION, failed
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from shardfleet.adapters import system
-from shardfleet.domain.delivery.given_up import FailedBucket, GivenUp
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.engine.ports import HandlerResult
 from shardfleet_local.aws import launcher, serving, standing
@@ -25,6 +24,7 @@ from shardfleet_local.rig.spark_part import MicroBatch, SparkOutcome
 from shardfleet_ops.cli import dashboard, pipeline, redrive
 from shardfleet_ops.cli.fleets import DeployedFleet
 from shardfleet_ops.explain.fleet_view import failures
+from shardfleet_ops.operate.given_up import FailedBucket, GivenUp
 from shardfleet_spark.pipelines import running
 from shardfleet_spark.pipelines.running import PipelineResult
 from shardfleet_testkit import simulation

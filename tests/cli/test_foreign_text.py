@@ -19,7 +19,6 @@ from rich.text import Text
 from typer.main import get_command
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.delivery.given_up import FailedBucket, GivenUp, RefusedDocument
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.errors import ShardfleetError
@@ -34,6 +33,7 @@ from shardfleet_ops.cli.fleet_access import ApplicationTable
 from shardfleet_ops.cli.telling import TerminalConsole, complain, plain_table, say_json, shown, tell
 from shardfleet_ops.explain.doctor import Facts, FunctionFacts, TableFacts
 from shardfleet_ops.explain.fleet_view import FailureRow
+from shardfleet_ops.operate.given_up import FailedBucket, GivenUp, RefusedDocument
 from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.simulation import campaign
 from tests.cli.hostile_fleet import Names, hostile_fleet

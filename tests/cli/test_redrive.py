@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardfleet.domain.delivery.given_up import FailedBucket, RefusedDocument, given_up_of
 from shardfleet_ops.cli import app as application
 from shardfleet_ops.cli import redrive
+from shardfleet_ops.operate.given_up import FailedBucket, RefusedDocument, given_up_of
 from tests.adapters.test_dead_letters import STREAM
 from tests.adapters.test_redrive_places import BUCKET, FOLDER, KEY, PLACES, URL, message
 

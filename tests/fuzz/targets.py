@@ -24,7 +24,6 @@ from shardfleet.adapters.invoked_function import FunctionAnswer
 from shardfleet.adapters.kinesis.decode import decode_page, decode_page_slowly
 from shardfleet.adapters.sdk_errors import UnreadableAnswer
 from shardfleet.config import ENV_PREFIX, FleetConfig
-from shardfleet.domain.delivery.given_up import event_of, given_up_of
 from shardfleet.domain.delivery.lanes import DoneAhead
 from shardfleet.domain.delivery.replies import failures_of, lowest_failed
 from shardfleet.domain.delivery.windows import ShardWindow, read_state
@@ -48,6 +47,7 @@ from shardfleet.runtime.function_runner import FunctionHandlerRunner
 from shardfleet.runtime.handler_call import EventSource
 from shardfleet.runtime.redrive import records_of
 from shardfleet_local.rig.source import RECORD_BYTES_MOST, read_source
+from shardfleet_ops.operate.given_up import event_of, given_up_of
 from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory import SeededEntropy
 from tests.fuzz.avro_payloads import check_avro

@@ -1,5 +1,6 @@
 """The example that buffers to S3 in a simulated fleet: kills, freezes, reshards, handovers."""
 
+import dataclasses
 import importlib.util
 import random
 import sys
@@ -120,7 +121,7 @@ def run(seed, handler, **options):
             max_turn_ms=70_000,
         )
         # A shard is forgotten once all of it was handed over; what is open then would be a loss.
-        return replace(shape, config=config, forget_most_s=1e6)
+        return dataclasses.replace(shape, config=config, forget_most_s=1e6)
 
     play = Play(
         handler=handler,

@@ -118,7 +118,9 @@ def test_reading_again_from_the_beginning_is_found(monkeypatch, mute_everything)
 def test_records_from_before_the_instant_are_found(mute_everything):
     def from_its_oldest_record(shape):
         late = shape.from_instant(random.Random(1))
-        return replace(late, config=replace(late.config, initial_position="TRIM_HORIZON"))
+        return dataclasses.replace(
+            late, config=replace(late.config, initial_position="TRIM_HORIZON")
+        )
 
     assert first_violation(
         checkers.NothingBeforeTheInstant, muted=mute_everything, reshape=from_its_oldest_record

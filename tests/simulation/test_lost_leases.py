@@ -30,7 +30,7 @@ def run(seed, initial, **faults):
 
     def reshape(shape):
         config = replace(shape.config, initial_position=initial, cycle_ms=20_000)
-        return replace(shape, config=config, has_peer=False, reshard_every_s=8.0)
+        return dataclasses.replace(shape, config=config, has_peer=False, reshard_every_s=8.0)
 
     return run_seed(Options(seed=seed, is_small=True, mix=mix, reshape=reshape, checkers=KEPT))
 

@@ -1,6 +1,6 @@
 """Leases paused, drained and resumed at any moment, while everything else goes wrong."""
 
-from msgspec.structs import replace
+from dataclasses import replace
 
 from shardfleet_testkit.simulation import Options, run_seed
 from shardfleet_testkit.simulation.faults import FaultMix

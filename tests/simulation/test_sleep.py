@@ -1,9 +1,9 @@
 """Idle shards that sleep: under every fault nothing is lost, and an hour of sleep costs little."""
 
 import random
+from dataclasses import replace
 
 import pytest
-from msgspec.structs import replace
 
 from shardfleet.domain.cost.estimate import METRICS, price_of
 from shardfleet.domain.cost.prices import PRICES

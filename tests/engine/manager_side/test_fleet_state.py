@@ -13,7 +13,7 @@ from shardfleet.domain.slots.slot import Slot, SlotState, ask_to_drain
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Document
 from shardfleet.engine.state.fleet_state import FleetState, slot_body
-from shardfleet.engine.state.kinds import CrashNote
+from shardfleet.engine.state.kinds import WINDOW, CrashNote
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, StreamReplaced, Throttled
 from shardfleet_testkit.clock import VirtualClock, run_virtual
@@ -253,7 +253,9 @@ def test_a_window_whose_answer_was_lost_is_ours_if_it_is_there_and_one_version_n
         note = WindowNote(lease_key="k", since="1:0", through="2:0", start_ms=0, state="{}")
         for version in range(versions):
             there = replace(note, state=state)
-            assert await FleetState(store, VirtualClock()).write_window(there, version or None)
+            assert await FleetState(store, VirtualClock()).replace_beside(
+                WINDOW, there, version or None
+            )
         write = store.write
 
         async def unanswered(*asked, **options):
@@ -262,7 +264,7 @@ def test_a_window_whose_answer_was_lost_is_ours_if_it_is_there_and_one_version_n
             raise OutcomeUnknown
 
         store.write = unanswered
-        call = FleetState(store, VirtualClock()).write_window(note, versions or None)
+        call = FleetState(store, VirtualClock()).replace_beside(WINDOW, note, versions or None)
         if now is not None:
             assert await call == now
         else:

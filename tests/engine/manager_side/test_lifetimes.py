@@ -18,10 +18,9 @@ from shardfleet.domain.leases.cleanup import is_over
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.engine.manager.history import PLACE_DOCUMENTS
-from shardfleet.engine.manager.sweep import OF_A_LEASE
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.state.beside import generation_of, raise_generation
-from shardfleet.engine.state.kinds import GLANCES, HANDOVERS, SIGHTINGS, SUSPECTS
+from shardfleet.engine.state.kinds import GLANCES, HANDOVERS, OF_A_LEASE, SIGHTINGS, SUSPECTS
 from shardfleet.engine.state.rows import read_rows
 from shardfleet.errors import ShardfleetError, Throttled
 from shardfleet_testkit.clock import run_virtual

@@ -5,11 +5,11 @@ import json
 
 from msgspec.structs import replace
 
-from shardfleet.domain.delivery.given_up import given_up_of
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet_ops.operate.given_up import given_up_of
 from shardfleet_ops.operate.redrive import Redriven, redrive
-from tests.domain.test_given_up import document
+from tests.engine.operating.test_given_up import document
 
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 

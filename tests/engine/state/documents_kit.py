@@ -38,7 +38,7 @@ from shardfleet.engine.ports import Document
 from shardfleet.engine.state.beside import KnownTip, LeaseNotes, raise_generation
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
-from shardfleet.engine.state.kinds import KINDS, SUSPECTS, CrashNote, kind_of
+from shardfleet.engine.state.kinds import KINDS, LANES, SUSPECTS, WINDOW, CrashNote, kind_of
 from shardfleet.engine.state.ledger import Ledger
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.rows import write_rows
@@ -137,7 +137,7 @@ async def _write_workers(state, store):
     lanes = LanesNote(
         lease_key=KEY, since="5:0", through="9:0", ahead=ahead, between=("7:0",), stamp=STAMP
     )
-    await state.write_lanes(lanes)
+    await state.write_beside(LANES, lanes)
     window = WindowNote(
         lease_key=KEY,
         since="5:0",
@@ -148,7 +148,7 @@ async def _write_workers(state, store):
         between=("7:0",),
         stamp=STAMP,
     )
-    await state.write_window(window, None)
+    await state.write_beside(WINDOW, window)
     await state.pin(KEY, instant_ms=NOW_MS, created_ms=1_600)
     used = Consumption(mb_ms=1, requests=2, transitions=3, read_tenths=4, write_tenths=5)
     await Ledger(store).add("s0001", used, metrics=["records"], at_ms=NOW_MS)

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from shardfleet.domain.delivery.attempts import POLICIES, FailurePolicy
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.engine.shard.deaggregation import UserRecords
-from shardfleet.engine.shard.delivery import ShardDelivery
 from shardfleet.engine.shard.dispatch import Dispatcher, cut_batch
+from shardfleet.engine.shard.progress import Progress
 from shardfleet.errors import ConfigurationError, Throttled
 from shardfleet.events.delivery import (
     BatchFailed,
@@ -379,7 +379,7 @@ def test_a_stop_that_cannot_be_written_is_tried_until_it_is_and_nothing_is_deliv
 def test_from_the_decoder_to_the_handler_a_record_is_in_three_wrappings(monkeypatch):
     """What is handed over is what was taken out of the page, neither copied nor wrapped again."""
     taken, handed, wrappings = [], [], []
-    deliver, call, waiting = ShardDelivery.deliver, Dispatcher.call, UserRecords.waiting
+    deliver, call, waiting = Progress.take, Dispatcher.call, UserRecords.waiting
 
     async def delivered(self, records):
         wrappings.append(type(records))
@@ -394,7 +394,7 @@ def test_from_the_decoder_to_the_handler_a_record_is_in_three_wrappings(monkeypa
         taken.extend(record for record in records if not any(record is t for t in taken))
         return records
 
-    monkeypatch.setattr(ShardDelivery, "deliver", delivered)
+    monkeypatch.setattr(Progress, "take", delivered)
     monkeypatch.setattr(Dispatcher, "call", called)
     monkeypatch.setattr(UserRecords, "waiting", waited)
 

@@ -16,6 +16,7 @@ from shardfleet.engine.state.kinds import SLOT
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.runtime.delivering import progress_of
 from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import (
     MemoryEvents,
@@ -193,6 +194,7 @@ class World:
             stream=self.stream,
             source=self.stream,
             handler=self.handler,
+            progress=progress_of(self.config),
             dead_letters=self.dead_letters,
             events=self.events,
             process=MemoryProcess(),

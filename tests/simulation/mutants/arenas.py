@@ -89,7 +89,7 @@ def _reshaped(
 def _gives_up(shape: Shape) -> Shape:
     """Keep records elsewhere that cannot be handled."""
     return dataclasses.replace(
-        shape, config=dataclasses.replace(shape.config, on_exhausted="sqs"), has_peer=False
+        shape, config=replace(shape.config, on_exhausted="sqs"), has_peer=False
     )
 
 
@@ -112,7 +112,7 @@ def _forgetful(shape: Shape) -> Shape:
 
 def _watchful(shape: Shape) -> Shape:
     """Let managers look each second."""
-    return dataclasses.replace(shape, config=dataclasses.replace(shape.config, cycle_ms=1_000))
+    return dataclasses.replace(shape, config=replace(shape.config, cycle_ms=1_000))
 
 
 def _sleeping(shape: Shape) -> Shape:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.mutants.mutant import mutant
 
-DOMAIN, ENGINE = "domain/delivery/lanes.py", "engine/shard/lanes.py"
+DOMAIN, ENGINE = "domain/delivery/lanes.py", "engine/delivery/lanes.py"
 # "Records with the same partition key are processed in order" (Lambda's ParallelizationFactor).
 ESM = "ParallelizationFactor"
 
@@ -36,9 +36,9 @@ LANES = (
             ENGINE,
             (
                 "        if not lanes.ahead and not (self._told and self._told.ahead):\n"
-                "            self._held.lanes = None\n"
+                "            self.held.lanes = None\n"
             ),
-            "        if True:\n            self._held.lanes = None\n",
+            "        if True:\n            self.held.lanes = None\n",
         ),
         arena="lanes",
     ),
@@ -68,9 +68,9 @@ LANES = (
         "a shard ends while its lanes are at work",
         ESM,
         (
-            "engine/shard/delivery.py",
-            "        if self._lanes is not None:\n            await self._lanes.finish()\n",
-            "",
+            ENGINE,
+            "        await self._finish_open()\n        await super().finish()\n",
+            "        await super().finish()\n",
         ),
         arena="lanes",
     ),
@@ -86,8 +86,8 @@ LANES = (
         "H9",
         (
             ENGINE,
-            "return 1 if is_suspect else self._config.parallelism",
-            "return self._config.parallelism",
+            "return 1 if is_suspect else self.config.parallelism",
+            "return self.config.parallelism",
         ),
         test="tests/engine/worker_side/test_lanes.py::"
         "test_after_a_death_there_is_one_lane_until_it_is_known_what_killed",

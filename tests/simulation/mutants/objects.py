@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.mutants.mutant import mutant
 
-DELIVERY = "engine/shard/delivery.py"
+PROGRESS = "engine/shard/progress.py"
 # The life of a record processor: initialize, processRecords, shardEnded or leaseLost, once.
 KCL = "KCL ShardRecordProcessor"
 
@@ -12,28 +12,25 @@ OBJECTS = (
     mutant(
         "records come before the object is started",
         KCL,
-        ("engine/shard/consumer.py", "        await self._delivery.begin()\n", ""),
+        ("engine/shard/consumer.py", "        await self._progress.begin()\n", ""),
     ),
     mutant(
         "an object whose started failed gets records",
         KCL,
         (
-            DELIVERY,
+            PROGRESS,
             (
-                "        while self._ports.dispatcher.has_hooks and not self._is_begun:\n"
-                "            await self._offer(must_flush=False, hook=Hook.STARTED)\n"
+                "        while self.ports.dispatcher.has_hooks and not self.is_begun:\n"
+                "            await self.offer(hook=Hook.STARTED)\n"
             ),
-            (
-                "        with suppress(Halted):\n"
-                "            await self._offer(must_flush=False, hook=Hook.STARTED)\n"
-            ),
+            ("        with suppress(Halted):\n            await self.offer(hook=Hook.STARTED)\n"),
         ),
     ),
     mutant(
         "an object whose last hook failed is told another one",
         KCL,
         (
-            DELIVERY,
+            PROGRESS,
             "if hook is not None and (hook.is_last or result.error is None):",
             "if hook is not None and result.error is None:",
         ),
@@ -44,20 +41,20 @@ OBJECTS = (
         "SHARD_END is written before the object knows of it",
         KCL,
         (
-            DELIVERY,
-            "lambda: self.has_open or self._is_begun, hook=Hook.ENDED",
-            "lambda: self.has_open, hook=Hook.ENDED",
+            PROGRESS,
+            "        while self.is_begun:\n            await self.offer(hook=Hook.ENDED)\n",
+            "        while False:\n            await self.offer(hook=Hook.ENDED)\n",
         ),
     ),
     mutant(
         "an object is kept for the next life of its shard",
         KCL,
         (
-            DELIVERY,
-            "        self._idle_failures = 0\n        self._is_begun = False\n",
+            PROGRESS,
+            "        self.idle_failures = 0\n        self.is_begun = False\n",
             (
-                "        self._idle_failures = 0\n"
-                "        self._is_begun = self._ports.dispatcher.has_hooks\n"
+                "        self.idle_failures = 0\n"
+                "        self.is_begun = self.ports.dispatcher.has_hooks\n"
             ),
         ),
     ),

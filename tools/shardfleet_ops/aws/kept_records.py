@@ -20,15 +20,15 @@ from msgspec.structs import replace
 
 from shardfleet.adapters.sdk_errors import ErrorFactory, SdkCall, pages
 from shardfleet.adapters.thread_pool import ThreadPool, in_threads_of
-from shardfleet.domain.delivery.given_up import (
+from shardfleet.errors import ConfigurationError, ShardfleetError
+from shardfleet.foreign import read_bytes
+from shardfleet_ops.operate.given_up import (
     FailedBucket,
     GivenUp,
     RefusedDocument,
     given_up_of,
     is_of_another_fleet,
 )
-from shardfleet.errors import ConfigurationError, ShardfleetError
-from shardfleet.foreign import read_bytes
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

@@ -10,14 +10,7 @@ import typer
 from msgspec import to_builtins
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.delivery.given_up import (
-    FailedBucket,
-    GivenUp,
-    RefusedDocument,
-    by_shard,
-    folder_of,
-    sorted_out,
-)
+from shardfleet.domain.delivery.given_up import folder_of
 from shardfleet_ops.cli.approval import DryRunOption, YesOption, approved, exit_code
 from shardfleet_ops.cli.fleet_access import JsonOption, with_opened
 from shardfleet_ops.cli.fleets import (
@@ -30,6 +23,13 @@ from shardfleet_ops.cli.fleets import (
 )
 from shardfleet_ops.cli.instants import date
 from shardfleet_ops.cli.telling import tell
+from shardfleet_ops.operate.given_up import (
+    FailedBucket,
+    GivenUp,
+    RefusedDocument,
+    by_shard,
+    sorted_out,
+)
 
 if TYPE_CHECKING:
     from shardfleet_ops.operate.redrive import Handle, KeptRecords, Redriven

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from shardfleet.domain.delivery.given_up import GivenUp, RefusedDocument, by_shard, event_of
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.errors import ShardfleetError
+from shardfleet_ops.operate.given_up import GivenUp, RefusedDocument, by_shard, event_of
 
 Handle = Callable[[Mapping[str, Any]], Awaitable[HandlerResult]]
 """Calls the deployed handler with an event."""

@@ -10,11 +10,13 @@ because then nobody moves the checkpoint; before that it tells how things stand.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.lanes import DoneAhead
 from shardfleet.domain.delivery.progress import position_of, position_text
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Applied, Lease
@@ -32,14 +34,13 @@ from shardfleet.engine.ports import StreamDirectory
 from shardfleet.engine.retry import each_of
 from shardfleet.engine.shard.deaggregation import Deaggregator
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
-from shardfleet.engine.state.beside import (
-    BeyondCheckpoint,
-    beyond_checkpoint,
-    raise_generation,
-)
+from shardfleet.engine.state.beside import generation_of, raise_generation
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.kinds import LANES, WINDOW
 from shardfleet.errors import (
     ConfigurationError,
     ForeignPosition,
+    MalformedDocument,
     OutcomeUnknown,
     PositionTrimmed,
     ShardGone,
@@ -78,6 +79,56 @@ class RewindPlan(Struct, frozen=True):
     def keys(self) -> tuple[str, ...]:
         """Return the leases that are set back."""
         return tuple(row.lease_key for row in self.rows if row.state is RewindState.SET_BACK)
+
+
+class BeyondCheckpoint(Struct, frozen=True):
+    """
+    What was done of a shard beyond its checkpoint, and counts.
+
+    Attributes:
+        through: an open window has everything up to here in its state; None: there is none.
+        ahead: how far lanes are done.
+
+    """
+
+    through: ExtendedSequenceNumber | None
+    ahead: DoneAhead
+
+    @property
+    def last(self) -> ExtendedSequenceNumber | None:
+        """Return the furthest position of all; None: nothing was done beyond the checkpoint."""
+        place = self.ahead.last
+        lane = None if place is None else ExtendedSequenceNumber(str(place[0]), place[1])
+        return max((each for each in (self.through, lane) if each is not None), default=None)
+
+    def has(self, partition_key: str, position: ExtendedSequenceNumber) -> bool:
+        """Return whether the record of that key at that position was done."""
+        if self.through is not None and position <= self.through:
+            return True
+        place = int(position.sequence_number), position.sub_sequence_number
+        return self.ahead.has(partition_key, place)
+
+
+async def beyond_checkpoint(state: FleetState, lease: Lease) -> BeyondCheckpoint:
+    """
+    Read what was done beyond the checkpoint of a lease that somebody else may hold.
+
+    Raises:
+        Throttled: try again.
+
+    """
+    number = (await generation_of(state.store, lease.lease_key)).number
+    ahead, through, lanes, window = DoneAhead(), None, None, None
+    # Of those that cannot be read it is told by who has read them; their records come again.
+    with suppress(MalformedDocument):
+        lanes, _ = await state.beside(LANES, lease.lease_key)
+    with suppress(MalformedDocument):
+        window, _ = await state.beside(WINDOW, lease.lease_key)
+    if lanes is not None and lanes.counts_for(lease, number):
+        ahead = lanes.done_ahead(lease.checkpoint)
+    if window is not None and window.counts_for(lease, number) and window.is_for(lease.checkpoint):
+        through = window.done
+    return BeyondCheckpoint(through, ahead)
 
 
 class _Count(Struct):

@@ -88,7 +88,8 @@ class ProgressIsStored(Checker):
     def document_deleted(self, at_ms: int, by: Suspect, *, kind: str, name: str) -> None:
         """Forget what is noted no more."""
         del at_ms, by
-        {LANES: self._lanes, WINDOW: self._windows}.get(kind, {}).pop(name, None)
+        notes = self._lanes if kind == LANES else self._windows if kind == WINDOW else {}
+        notes.pop(name, None)
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Look at leases that are given back by those who have them."""

@@ -31,6 +31,7 @@ from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import PositionLost, RecordSkipped
 from shardfleet.events.worker import ShardExpired
+from shardfleet.runtime.delivering import progress_of
 from shardfleet_testkit.memory import MemoryKcl3Store, MemoryStateStore, SeededEntropy
 from shardfleet_testkit.simulation.actors import Actor, KilledError
 from shardfleet_testkit.simulation.java_leader import Kcl3Access, Kcl3World
@@ -308,6 +309,7 @@ class Functions:
             stream=stream,
             source=stream,
             handler=self.handler_of(actor, clock),
+            progress=progress_of(self._config),
             dead_letters=KeptElsewhere(actor, self._around, Wire(actor, self._around, Outage())),
             events=_Sink(actor, self._around),
             process=_Process(actor, self._around),

@@ -17,20 +17,9 @@ class StreamClock:
 
     def __init__(self, clock: Clock, described: StreamIncarnation) -> None:
         """Begin with what has just been described; by our own clock if no time was told."""
-        self._clock = clock
-        told_ms = described.service_ms
-        self._ahead_ms = None if told_ms is None else told_ms - clock.monotonic_ms()
-
-    def now_ms(self) -> int:
-        """Return the stream's time, epoch milliseconds."""
-        if self._ahead_ms is None:
-            return self._clock.now_ms()
-        return self._ahead_ms + self._clock.monotonic_ms()
-
-    def monotonic_ms(self) -> int:
-        """Return milliseconds that never go back."""
-        return self._clock.monotonic_ms()
-
-    async def sleep_ms(self, duration_ms: float) -> None:
-        """Sleep."""
-        await self._clock.sleep_ms(duration_ms)
+        self.monotonic_ms = clock.monotonic_ms
+        self.sleep_ms = clock.sleep_ms
+        self.now_ms = clock.now_ms
+        if described.service_ms is not None:
+            ahead_ms = described.service_ms - clock.monotonic_ms()
+            self.now_ms = lambda: ahead_ms + clock.monotonic_ms()

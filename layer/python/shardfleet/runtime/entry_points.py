@@ -19,6 +19,7 @@ from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.runtime import bootstrap, invocation
 from shardfleet.runtime.bootstrap import Sandbox
+from shardfleet.runtime.delivering import progress_of
 from shardfleet.runtime.handler_call import REDRIVE, LambdaContext
 
 REPLY_VERSION = 1
@@ -68,6 +69,7 @@ async def _work(
             stream=stream,
             source=stream,
             handler=bootstrap.handler_runner(sandbox, threads, context),
+            progress=progress_of(sandbox.config),
             dead_letters=bootstrap.dead_letters(sandbox, threads, context=context),
             events=sandbox.events,
             process=bootstrap.TellingProcess(sandbox),

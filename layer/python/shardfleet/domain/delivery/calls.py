@@ -23,23 +23,6 @@ class CallKind(StrEnum):
         """Read a kind that another version has named: nothing is known of its records."""
         return cls.FLUSH
 
-    @classmethod
-    def of(cls, hook: Hook | None, *, has_records: bool, ends_window: bool) -> CallKind:
-        """
-        Return the kind of a call.
-
-        Args:
-            hook: what a class is told; None for a function, and for what is no hook.
-            has_records: it hands over records.
-            ends_window: it is the last one of a window.
-
-        """
-        if hook is not None:
-            return cls(hook)
-        if has_records:
-            return cls.RECORDS
-        return cls.WINDOW if ends_window else cls.FLUSH
-
     @property
     def is_noted(self) -> bool:
         """

@@ -20,6 +20,7 @@ from zlib import crc32
 from msgspec import Struct
 
 from shardfleet.domain.delivery.progress import position_text, read_position, stands_for
+from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ProtocolError
@@ -145,6 +146,10 @@ class LanesNote(Struct, frozen=True, kw_only=True):
             ahead=ahead.body(),
             between=between,
         )
+
+    def counts_for(self, lease: Lease, generation: int) -> bool:
+        """Return whether it may count still; one of an earlier release, without a stamp, not."""
+        return self.stamp is not None and self.stamp.counts(lease, generation)
 
     def done_ahead(self, checkpoint: ExtendedSequenceNumber) -> DoneAhead:
         """

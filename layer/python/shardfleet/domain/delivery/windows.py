@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from shardfleet.domain.delivery.progress import read_position, stands_for
 from shardfleet.domain.item_size import DOCUMENT_BYTES_MOST
+from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply, ProtocolError
@@ -137,6 +138,10 @@ class WindowNote(Struct, frozen=True, kw_only=True):
     def done(self) -> ExtendedSequenceNumber:
         """Return up to where the state has the records."""
         return read_position(self.through)
+
+    def counts_for(self, lease: Lease, generation: int) -> bool:
+        """Return whether no setting-back of ours came since; for which checkpoints, it says."""
+        return not generation if self.stamp is None else self.stamp.is_of(lease, generation)
 
     def is_for(self, checkpoint: ExtendedSequenceNumber) -> bool:
         """Return whether a window is open that goes on behind a checkpoint."""

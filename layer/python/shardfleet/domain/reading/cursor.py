@@ -239,12 +239,17 @@ class ShardCursor:
 
         """
         ended = page.resume_token is None
-        contradiction = end_contradiction(page.child_shards, ended=ended, shard_id=self._shard_id)
         self._page_token = page.page_token
+        contradiction = ""
+        if ended or page.child_shards:
+            contradiction = end_contradiction(
+                page.child_shards, ended=ended, shard_id=self._shard_id
+            )
         if contradiction:
             raise FalseEnd(contradiction)
         self.failures = 0
-        self._disbelief.clear()
+        if self._disbelief.times:
+            self._disbelief.clear()
         self._bucket, debt_ms = spend(
             self._bucket, self._bytes, amount=page.size, now_ms=now.steady_ms
         )
@@ -259,8 +264,10 @@ class ShardCursor:
             self._doubt(page, FROM_TRIM_HORIZON, now)
             return
         is_doubtful = self._may_follow_a_gap(page, now)
-        if self._complete_before_ms is not None and page.lag_ms >= 0 and not page.says_nothing:
-            self._complete_before_ms = self._asked.wall_ms - page.lag_ms
+        lag_ms = page.millis_behind_latest
+        says_something = bool(page.records) or not page.says_nothing
+        if self._complete_before_ms is not None and lag_ms is not None and says_something:
+            self._complete_before_ms = self._asked.wall_ms - lag_ms
         if not is_doubtful:
             self._accept(page, now)
         else:
@@ -334,9 +341,9 @@ class ShardCursor:
 
     def _is_silent(self, page: RecordsPage, now: Moment) -> bool:
         """Return whether a number has been answered with nothing but a whole retention's lag."""
-        is_old = page.lag_ms >= SHORTEST_RETENTION_MS - _RETENTION_MARGIN_MS
+        old_ms = SHORTEST_RETENTION_MS - _RETENTION_MARGIN_MS
         has_proof = self._witness is not None and self._complete_before_ms is not None
-        if not (page.says_nothing and is_old and has_proof):
+        if not (has_proof and page.says_nothing and page.lag_ms >= old_ms):
             self._silent_since_ms = None
         elif self._silent_since_ms is None:
             self._silent_since_ms = now.steady_ms
@@ -390,9 +397,9 @@ class ShardCursor:
             most_ms = self._pace.idle_most_ms
             pause_ms = idle_pause_ms(self._empty_reads, first_ms=_CALLS_APART_MS, most_ms=most_ms)
             self._wait_after(pause_ms, now)
-        if page.lag_ms == 0:
+        if page.millis_behind_latest == 0:
             self._wait_after(self._pace.window_ms, now)
-        if not page.says_nothing:
+        if page.records or not page.says_nothing:
             self._began = None
         self.resume_token, self._in_doubt = page.resume_token, None
         self._told = page

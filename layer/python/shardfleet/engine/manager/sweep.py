@@ -15,19 +15,8 @@ from shardfleet.domain.turn import TurnPlan
 from shardfleet.engine.ports import Document, LeaseStore, StateStore
 from shardfleet.engine.retry import Box, each_of
 from shardfleet.engine.state.documents import read_as
-from shardfleet.engine.state.kinds import (
-    GENERATION,
-    GONE,
-    LANES,
-    NAP,
-    NOTE,
-    STOP,
-    TIP,
-    WINDOW,
-)
+from shardfleet.engine.state.kinds import GENERATION, OF_A_LEASE
 
-# A pin stays: the earliest one says when the fleet began.
-OF_A_LEASE = frozenset({GENERATION, GONE, LANES, NAP, NOTE, STOP, TIP, WINDOW})
 # Whoever makes a lease anew raises its generation first, and then looks what comes again.
 RAISED_MS = 3_600_000
 

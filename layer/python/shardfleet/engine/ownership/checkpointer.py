@@ -68,7 +68,13 @@ class Adoption(StrEnum):
 
 
 class Checkpointer:
-    """The leases of one worker turn."""
+    """
+    The leases of one worker turn.
+
+    Attributes:
+        worker_id: the owner's name of everything held.
+
+    """
 
     def __init__(
         self,
@@ -89,6 +95,7 @@ class Checkpointer:
 
         """
         self._writer = writer
+        self.worker_id = writer.worker_id
         self._renew_ms = renew_ms
         self._patience = patience
         self._events = events
@@ -96,11 +103,6 @@ class Checkpointer:
         self._on_its_way: set[str] = set()
         self._told_unreadable: set[str] = set()
         self._doubts: dict[str, Doubt] = {}
-
-    @property
-    def worker_id(self) -> str:
-        """Return the owner's name of everything held."""
-        return self._writer.worker_id
 
     @property
     def held(self) -> Sequence[HeldLease]:

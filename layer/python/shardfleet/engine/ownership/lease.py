@@ -28,6 +28,8 @@ class HeldLease:
 
     Attributes:
         lease: as the table is known to be; changes only with the table's answers.
+        lease_key: its key.
+        is_held: this worker may still write.
         outcome: ``HELD`` until it is finished, handed over or lost.
         halt: set when this worker must begin no more work on the shard.
         at_work: a consumer works on the shard; it ends a handover itself, after its batch.
@@ -47,16 +49,20 @@ class HeldLease:
     """
 
     __slots__ = (
+        "_compared",
         "_rated_ms",
         "_read_bytes",
         "_safe",
+        "_unstored",
         "at_work",
         "confirmed",
         "halt",
+        "is_held",
         "is_unwanted",
         "lag_ms",
         "lanes",
         "lease",
+        "lease_key",
         "lock",
         "outcome",
         "read_ms",
@@ -69,7 +75,9 @@ class HeldLease:
     def __init__(self, lease: Lease, confirmed: Instant) -> None:
         """Hold a lease that was confirmed at that time."""
         self.lease = lease
+        self.lease_key = lease.lease_key
         self.outcome = LeaseOutcome.HELD
+        self.is_held = True
         self.halt = Halt()
         self.at_work = False
         self.is_unwanted = False
@@ -85,16 +93,9 @@ class HeldLease:
         self.unsure: list[ExtendedSequenceNumber] = []
         self.lock = asyncio.Lock()
         self._safe: ExtendedSequenceNumber | None = None
-
-    @property
-    def lease_key(self) -> str:
-        """Return the lease's key."""
-        return self.lease.lease_key
-
-    @property
-    def is_held(self) -> bool:
-        """Return whether this worker may still write."""
-        return self.outcome is LeaseOutcome.HELD
+        self._unstored: ExtendedSequenceNumber | None = None
+        # The lease that the progress was compared with: each look would compare it again.
+        self._compared: Lease | None = None
 
     @property
     def in_handover(self) -> bool:
@@ -104,8 +105,20 @@ class HeldLease:
     @property
     def unstored(self) -> ExtendedSequenceNumber | None:
         """Return the progress that the table does not have yet, None if it has all."""
-        safe = self._safe
-        return safe if safe is not None and safe > self.lease.checkpoint else None
+        if self._compared is not self.lease:
+            self._compared, safe = self.lease, self._safe
+            self._unstored = safe if safe is not None and safe > self.lease.checkpoint else None
+        return self._unstored
+
+    @property
+    def done(self) -> ExtendedSequenceNumber:
+        """Return the progress, whether or not the table has it yet."""
+        return self.unstored or self.lease.checkpoint
+
+    @property
+    def done_text(self) -> str:
+        """Return the progress for a person."""
+        return str(self.done)
 
     @property
     def on_its_way(self) -> tuple[ExtendedSequenceNumber, ...]:
@@ -138,9 +151,10 @@ class HeldLease:
     def note_progress(self, safe: ExtendedSequenceNumber) -> None:
         """Remember up to where everything is handled; it is stored by a later write."""
         if self._safe is None or safe > self._safe:
-            self._safe = safe
+            self._safe, self._compared = safe, None
 
     def let_go(self, outcome: LeaseOutcome) -> None:
         """Stop working on the shard."""
         self.outcome = outcome
+        self.is_held = False
         self.halt.set()

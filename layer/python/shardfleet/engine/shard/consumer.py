@@ -22,18 +22,16 @@ from shardfleet.domain.stream.sequence import AT_LATEST, TRIM_HORIZON, Position,
 from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.retry import Halted
-from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.deaggregation import Deaggregator, UserRecords
-from shardfleet.engine.shard.delivery import ShardDelivery
 from shardfleet.engine.shard.end import ShardEnding
 from shardfleet.engine.shard.faults import ShardFaults
 from shardfleet.engine.shard.giving_up import StoppedByPolicy
 from shardfleet.engine.shard.missing import MissingPorts, MissingShardWatch
 from shardfleet.engine.shard.ports import DeliveryPorts
+from shardfleet.engine.shard.progress import Progress
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.engine.shard.sleep import FellAsleep, IdleShard
 from shardfleet.engine.shard.start import TipMarks, start_position
-from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import (
     ForeignPosition,
@@ -50,15 +48,18 @@ from shardfleet.events.worker import ParentsAwaited
 
 
 class ConsumerPorts(Struct, frozen=True, kw_only=True):
-    """What every consumer of a turn works with; ``incarnation`` is the stream's life."""
+    """
+    What every consumer of a turn works with.
+
+    ``incarnation`` is the stream's life, ``progress`` the fleet's way of delivering.
+    """
 
     incarnation: StreamIncarnation
+    progress: type[Progress]
     reading: ReadPorts
     delivery: DeliveryPorts
     ending: ShardEnding
     missing: MissingPorts
-    beside: LeaseNotes
-    notes: CrashNotes
     tips: TipMarks
     naps: NapRecord
     faults: ShardFaults
@@ -87,7 +88,7 @@ class ShardConsumer:
         self._config = config
         self._ports = ports
         self._patience = ports.reading.patience
-        self._delivery = ShardDelivery(
+        self._progress = ports.progress(
             held, config=config, stream_arn=ports.incarnation.stream_arn, ports=ports.delivery
         )
         self._is_at_tip = False
@@ -128,7 +129,7 @@ class ShardConsumer:
                 await self._ports.faults.rest(self._held)
                 try:
                     children = await self._consume()
-                    await self._delivery.finish()
+                    await self._progress.finish()
                     await self._patience.persist(
                         partial(self._mark_beginnings, children), self._held.halt
                     )
@@ -137,20 +138,20 @@ class ShardConsumer:
                     await self._missing.ended()
                     return self._held.lease.child_shard_ids
                 except StoppedByPolicy:
-                    await self._delivery.leave()
+                    await self._progress.leave()
         except FellAsleep:
             await self._ports.faults.passed(self._held.lease_key)
-            await self._delivery.leave()
+            await self._progress.leave()
         except (Halted, ShardForeign):
-            await self._delivery.leave()
+            await self._progress.leave()
         except StaleEpoch:
-            await self._delivery.lose()
+            await self._progress.lose()
             raise
         except HandlerTimedOut:
             raise
         except Exception:
             with suppress(Exception):  # What is told is what went wrong first.
-                await self._delivery.leave()
+                await self._progress.leave()
             raise
         if self._is_at_tip:
             await self._mark_tip(is_left=True)
@@ -178,13 +179,13 @@ class ShardConsumer:
         held = self._held
         await self._charge()
         await self._patience.persist(self._missing.remember, held.halt)
-        await self._delivery.recall()
+        await self._progress.recall()
         start = await self._patience.persist(self._start, held.halt)
         if start is None:
             return ()
         origin, done = ReadFrom.position(start), start.done
         is_in_doubt = await self._patience.persist(partial(self._is_in_doubt, start), held.halt)
-        await self._delivery.begin()
+        await self._progress.begin()
         reader = self._reader(origin)
         expander = self._expander()
         while True:
@@ -204,33 +205,36 @@ class ShardConsumer:
             # The data is let go of record by record, as it is handled.
             page = replace(answer, records=(), size_bytes=answer.size) if answer.records else answer
             del answer
-            held.note_read(
-                page.lag_ms,
-                now_ms=self._ports.reading.clock.monotonic_ms(),
-                size_bytes=page.size,
-            )
-            await self._patience.persist(self._missing.answered, held.halt)
-            await self._missing.mark()
-            await self._delivery.deliver(records)
-            self._delivery.acquit(page)
+            await self._note_read(page)
+            await self._progress.take(records)
+            self._progress.acquit(page)
             if page.resume_token is None:
                 return page.child_shards
             # Behind open records there is something, and they would be lost as unread.
-            self._is_at_tip = page.lag_ms == 0 and not self._delivery.has_open
+            self._is_at_tip = page.lag_ms == 0 and not self._progress.has_open
             if self._is_at_tip:
                 await self._mark_tip()
-            await self._idle.after(page, reader.cursor, is_busy=self._delivery.is_busy)
-            if self._delivery.goes_on and (page.size or page.lag_ms == 0):
+            await self._idle.after(page, reader.cursor, is_busy=self._progress.is_busy)
+            if self._progress.goes_on and (page.size or page.lag_ms == 0):
                 # An empty page on the way proves nothing (hazard H6).
                 await self._ports.faults.passed(held.lease_key)
 
+    async def _note_read(self, page: RecordsPage) -> None:
+        """Note that the shard has answered, and how far behind its tip."""
+        held, now_ms = self._held, self._ports.reading.clock.monotonic_ms()
+        held.note_read(page.lag_ms, now_ms=now_ms, size_bytes=page.size)
+        if self._missing.is_doubted:
+            await self._patience.persist(self._missing.answered, held.halt)
+        if held.lag_ms > 0:
+            await self._missing.mark()
+
     async def _charge(self) -> None:
         """Charge a death to the shard, before anything of it is called; it may be one too many."""
-        held, notes = self._held, self._ports.notes
-        await self._patience.persist(partial(self._ports.beside.begin, held), held.halt)
-        done = held.unstored or held.lease.checkpoint
+        held, notes = self._held, self._ports.delivery.notes
+        await self._patience.persist(partial(self._ports.delivery.beside.begin, held), held.halt)
+        done = held.done
         await self._patience.persist(lambda: notes.charge(held.lease_key, done=done), held.halt)
-        await self._delivery.stop_if_it_kills()
+        await self._progress.stop_if_it_kills()
 
     def _expander(self) -> Deaggregator:
         lease, sink = self._held.lease, self._ports.reading.events
@@ -262,7 +266,7 @@ class ShardConsumer:
             return None
         return await start_position(
             self._held.lease,
-            self._held.unstored or self._held.lease.checkpoint,
+            self._held.done,
             incarnation=self._ports.incarnation,
             config=self._config,
             state=self._ports.delivery.state,
@@ -283,7 +287,7 @@ class ShardConsumer:
         self._promised = ""
         if start.done is not None:
             return False
-        set_back = ports.beside.generation(lease.lease_key)
+        set_back = ports.delivery.beside.generation(lease.lease_key)
         if set_back.to == position_text(lease.checkpoint):
             self._promised, since_ms = set_back.first, set_back.at_ms
         elif lease.checkpoint == AT_LATEST:
@@ -347,11 +351,11 @@ class ShardConsumer:
             except ForeignPosition as error:
                 # A wrong checkpoint, and no loss: only a person knows where to go on instead.
                 words = f"{error}; set it to where it belongs: `shardfleet rewind`"
-                await self._delivery.stop(self._done, error=words, attempts=1)
+                await self._progress.stop(self._held.done_text, error=words, attempts=1)
 
     async def _judge_gap(self, error: PositionTrimmed) -> None:
         """Go on, go on and tell, or stop: by what is known and by policy."""
-        key, tips, done = self._held.lease_key, self._ports.tips, self._done
+        key, tips, done = self._held.lease_key, self._ports.tips, self._held.done_text
         halt = self._held.halt
         if await self._patience.persist(lambda: tips.proves_no_loss(key, done), halt):
             return
@@ -368,25 +372,23 @@ class ShardConsumer:
         self._ports.reading.events.emit(PositionLost(lease_key=key, done=done, policy=policy))
         try:
             if policy == "stop":
-                await self._delivery.stop(done, error=str(error), attempts=1)
+                await self._progress.stop(done, error=str(error), attempts=1)
         except StoppedByPolicy:
             # Not sooner: a death before the stop is on record must not pass over the loss.
             await self._patience.persist(lambda: tips.note_told(key, done), self._held.halt)
             raise
         await self._patience.persist(lambda: tips.note_told(key, done), self._held.halt)
 
-    @property
-    def _done(self) -> str:
-        return str(self._held.unstored or self._held.lease.checkpoint)
-
     async def _is_beginning(self) -> bool:
         """Return whether the position is the shard's first number, which no record has (K13)."""
         shards = await self._ports.missing.stream.list_shards()
-        key, done = self._held.lease_key, self._done
+        key, done = self._held.lease_key, self._held.done_text
         return any(s.shard_id == key and s.starting_sequence_number == done for s in shards)
 
     async def _mark_tip(self, *, is_left: bool = False) -> None:
         try:
-            await self._ports.tips.mark(self._held.lease_key, done=self._done, is_left=is_left)
+            await self._ports.tips.mark(
+                self._held.lease_key, done=self._held.done_text, is_left=is_left
+            )
         except (Throttled, OutcomeUnknown):
             return  # Only evidence for later, and the next empty page offers it again.

@@ -24,7 +24,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import Attempts, CrashCharge
 from shardfleet.domain.delivery.calls import CallKind
 from shardfleet.domain.delivery.progress import position_of, position_text, read_position
-from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.ports import EventSink
 from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.kinds import CrashNote
@@ -51,9 +51,13 @@ class NotedCall(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(
-        cls, kind: CallKind, records: Sequence[Record], *, done: ExtendedSequenceNumber
+        cls,
+        kind: CallKind,
+        records: Sequence[Record],
+        *,
+        done: ExtendedSequenceNumber = AT_TRIM_HORIZON,
     ) -> NotedCall:
-        """Return a call of a shard that is done up to ``done``."""
+        """Return a call; one without records is of a shard that is done up to ``done``."""
         first, last = (
             (position_of(records[0]), position_of(records[-1])) if records else (done, done)
         )
@@ -80,6 +84,7 @@ class CrashNotes:
 
     Attributes:
         follows_death: the invocation before this one did not end in order.
+        open: notes of this turn that are open, or may be, by lease.
 
     """
 
@@ -103,7 +108,7 @@ class CrashNotes:
         self._acquitted: set[str] = set()
         self._attempts: dict[str, Attempts] = {}
         self._charges: dict[str, CallCharge] = {}
-        self._open: dict[str, CrashNote] = {}
+        self.open: dict[str, CrashNote] = {}
 
     def is_suspect(self, lease_key: str) -> bool:
         """Return whether the process may have died over records of this shard."""
@@ -156,7 +161,7 @@ class CrashNotes:
                 wrote no notes.
 
         """
-        if not self.follows_death or self.is_charged(lease_key) or self.has_open(lease_key):
+        if not self.follows_death or self.is_charged(lease_key) or lease_key in self.open:
             return
         note = await self._state.note(lease_key)
         if note is None or not note.is_open:
@@ -192,7 +197,7 @@ class CrashNotes:
             kind=call.kind.value,
         )
         # Before the write: one whose answer never comes may have landed, and is to be closed.
-        self._open[lease_key] = note
+        self.open[lease_key] = note
         await self._state.write_note(note)
 
     def _deaths(self, lease_key: str, call: NotedCall) -> int:
@@ -201,14 +206,10 @@ class CrashNotes:
         charge = self._charges.get(lease_key)
         return charge.crashes if charge and charge.kind is call.kind else 0
 
-    def has_open(self, lease_key: str) -> bool:
-        """Return whether a note of this turn is open, or may be."""
-        return lease_key in self._open
-
     async def close(self, lease_key: str) -> None:
         """Close the note of a call that has returned, however it went, or that never began."""
-        await self._state.close_note(self._open[lease_key])
-        del self._open[lease_key]
+        await self._state.close_note(self.open[lease_key])
+        del self.open[lease_key]
 
     def acquit_call(self, lease_key: str, kind: CallKind, *, done: Record | None) -> None:
         """

@@ -137,6 +137,7 @@ class Deaggregator:
         self._limits = ExpansionLimits(config.max_aggregate_records, config.max_aggregate_bytes)
         self._policy = cast("MisroutedPolicy", config.misrouted)
         self._filter = RecordFilter(config.filters)
+        self._passes_all = self._filter.is_open
         self._sink = sink
         self._halt = halt or Halt()
 
@@ -153,7 +154,7 @@ class Deaggregator:
 
     async def leave_out(self, made: list[Record], *, since: int) -> None:
         """Take what the handler is not to get out of the records from an index on."""
-        if self._filter.is_open:
+        if self._passes_all:
             return
         fresh, stretch = made[since:], 0
         del made[since:]

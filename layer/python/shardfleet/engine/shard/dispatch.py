@@ -16,6 +16,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 from operator import attrgetter
 
@@ -36,6 +37,8 @@ from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
 from shardfleet.events.delivery import BatchHandled
 from shardfleet.records import Batch, Record, arrival_of
 
+Joining = Callable[[Batch], None]
+
 
 def cut_batch(records: Sequence[Record], *, records_most: int, bytes_most: int) -> Sequence[Record]:
     """Return the next batch: within both limits, but at least one record."""
@@ -53,9 +56,12 @@ class _Ticket(Struct, eq=False):
     round: int
     oldest_ms: int
     lease_key: str
-    call: NotedCall
+    count: int
+    kind: CallKind
+    noted: Callable[[], NotedCall]
     is_noted: bool
-    granted: Signal
+    is_granted: bool = False
+    granted: Signal | None = None
 
     @property
     def turn(self) -> tuple[bool, int, int, str]:
@@ -121,9 +127,9 @@ class Dispatcher:
         records: Sequence[Record],
         *,
         attempt: int,
-        join: Callable[[Batch], None] | None = None,
+        kind: CallKind = CallKind.RECORDS,
         hook: Hook | None = None,
-        ends_window: bool = False,
+        join: Joining | None = None,
     ) -> HandlerResult:
         """
         Hand records to the handler, as one batch, when it is the shard's turn.
@@ -132,9 +138,9 @@ class Dispatcher:
             held: the lease; says how far behind the records are.
             records: in shard order; none, where the handler is to checkpoint what is open.
             attempt: 1 for the first.
-            join: has the batch take part in the shard's life, or its window.
+            kind: what the call is for.
             hook: without records; the last one goes on although asked to stop, while there is time.
-            ends_window: without records; it is the last call of a window.
+            join: adds to the batch what the shard's way of delivering has for the handler.
 
         Raises:
             Halted: asked to stop, the lease is lost, or there is no time left; nothing was
@@ -142,18 +148,18 @@ class Dispatcher:
             HandlerTimedOut: the call outlived its time-out; the process must end.
 
         """
-        checkpointer, patience = self._ports.checkpointer, self._ports.patience
+        checkpointer = self._ports.checkpointer
         halt = self._out_of_time() if hook and hook.is_last else held.halt
         is_lost = hook is Hook.LEASE_LOST  # Then there is nothing to confirm.
-        told = hook if self.has_hooks else None
-        kind = CallKind.of(told, has_records=bool(records), ends_window=ends_window)
         while True:
-            if not (is_lost or await patience.persist(lambda: checkpointer.confirm(held), halt)):
+            if not (is_lost or await self._confirmed(held, halt)):
                 raise Halted
             ticket = self._queued(held, records, kind=kind)
             try:
                 self._grant()
-                await halt.unless(ticket.granted)
+                if not ticket.is_granted:
+                    ticket.granted = Signal()
+                    await halt.unless(ticket.granted)
                 self._check_time(halt)
                 if is_lost or (
                     checkpointer.is_fresh(held) and await self._note(held, ticket, halt)
@@ -161,9 +167,16 @@ class Dispatcher:
                     batch = self._batch(held, records, attempt)
                     if join is not None:
                         join(batch)
-                    return await self._run(held, batch, hook, call=ticket.call)
+                    return await self._run(held, batch, hook, ticket=ticket)
             finally:
                 self._leave(ticket)
+
+    async def _confirmed(self, held: HeldLease, halt: Halt) -> bool:
+        """Make sure that the lease is held, and was confirmed within the renewal time."""
+        checkpointer = self._ports.checkpointer
+        if held.is_held and checkpointer.is_fresh(held):
+            return True
+        return await self._ports.patience.persist(lambda: checkpointer.confirm(held), halt)
 
     def _check_time(self, halt: Halt) -> None:
         """
@@ -173,9 +186,8 @@ class Dispatcher:
             Halted: asked to stop, no time is left for a call, or the process is about to end.
 
         """
-        halt.check()
         is_late = self._clock.monotonic_ms() + self._timeout_ms > self._calls_end_ms
-        if is_late or self._is_over:
+        if halt.is_set or is_late or self._is_over:
             raise Halted
 
     def _batch(self, held: HeldLease, records: Sequence[Record], attempt: int) -> Batch:
@@ -213,9 +225,9 @@ class Dispatcher:
         ports, key = self._ports, held.lease_key
         if not ticket.is_noted:
             return held.is_held
-        may_begin = False
+        may_begin, call = False, ticket.noted()
         try:
-            await ports.patience.persist(lambda: ports.notes.begin(key, ticket.call), halt)
+            await ports.patience.persist(lambda: ports.notes.begin(key, call), halt)
             self._check_time(halt)
             may_begin = ports.checkpointer.is_fresh(held)
         finally:
@@ -226,7 +238,7 @@ class Dispatcher:
     async def _close_note(self, held: HeldLease) -> None:
         """Close the note of a call that has returned or never began, if there is one."""
         notes, key = self._ports.notes, held.lease_key
-        if not notes.has_open(key):
+        if key not in notes.open:
             return
         # Also when asked to stop: what stays open is charged to the shard.
         with suppress(Halted):
@@ -234,7 +246,7 @@ class Dispatcher:
             await self._ports.patience.persist(lambda: notes.close(key), halt)
 
     async def _run(
-        self, held: HeldLease, batch: Batch, hook: Hook | None, *, call: NotedCall
+        self, held: HeldLease, batch: Batch, hook: Hook | None, *, ticket: _Ticket
     ) -> HandlerResult:
         ports, key, records = self._ports, held.lease_key, batch[:]
         told = hook if ports.handler.has_hooks else None
@@ -248,7 +260,7 @@ class Dispatcher:
             await self._close_note(held)
             raise
         if result.timed_out:
-            raise await self._timed_out(held, call)
+            raise await self._timed_out(held, ticket.noted())
         done = max(0, min(result.done_count, len(records)))
         ports.events.emit(
             BatchHandled(
@@ -262,8 +274,8 @@ class Dispatcher:
             )
         )
         await self._close_note(held)
-        if done or (not records and result.error is None):
-            ports.notes.acquit_call(key, call.kind, done=records[done - 1] if done else None)
+        if ports.notes.follows_death and (done or (not records and result.error is None)):
+            ports.notes.acquit_call(key, ticket.kind, done=records[done - 1] if done else None)
         if hook is None and not held.is_held:
             raise Halted
         return replace(result, done_count=done)
@@ -287,22 +299,25 @@ class Dispatcher:
         key, notes = held.lease_key, self._ports.notes
         # Each lane of a shard that waits waits for a round of its own.
         ahead = sum(ticket.lease_key == key for ticket in self._waiting)
-        done = held.unstored or held.lease.checkpoint
+        noted = partial(NotedCall.of, kind, records)
+        if not records:
+            noted = partial(noted, done=held.done)
         ticket = _Ticket(
-            is_patient=not notes.is_charged(key),
+            is_patient=not (notes.follows_death and notes.is_charged(key)),
             round=max(self._round, self._rounds_served.get(key, -1) + 1) + ahead,
             oldest_ms=arrival_of(records) or self._clock.now_ms(),
             lease_key=key,
-            call=NotedCall.of(kind, records, done=done),
-            is_noted=notes.notes(key, kind),
-            granted=Signal(),
+            count=len(records),
+            kind=kind,
+            noted=noted,
+            is_noted=notes.follows_death and notes.notes(key, kind),
         )
         self._waiting.append(ticket)
         return ticket
 
     def _leave(self, ticket: _Ticket) -> None:
         """End a turn, or the wait for one; the next ones go."""
-        if ticket.granted.is_set:
+        if ticket.is_granted:
             self._running -= 1
             self._has_noted = False  # It was this one, or there was none.
         else:
@@ -317,8 +332,10 @@ class Dispatcher:
             self._rounds_served[ticket.lease_key] = ticket.round
             self._running += 1
             self._has_noted = ticket.is_noted
-            self._spend(ticket.call.count)
-            ticket.granted.set()
+            self._spend(ticket.count)
+            ticket.is_granted = True
+            if ticket.granted is not None:
+                ticket.granted.set()
         left_ms = self._left_ms()
         if left_ms and self._waiting and not self._is_timed:
             self._is_timed = True

@@ -110,7 +110,7 @@ class ShardFaults:
             return  # Over, or somebody else's: nobody's to stop here.
         note = StopNote(
             lease_key=key,
-            position=str(held.unstored or held.lease.checkpoint),
+            position=held.done_text,
             error=words,
             attempts=attempts,
             worker_id=self._worker_id,

@@ -59,10 +59,14 @@ class GivingUp:
         """
         Put a stop on record; the shard rests until somebody removes it.
 
+        What came before it does not count any more: once resumed, the record, which may be another
+        by then, has all its attempts, and its neighbours go along.
+
         Raises:
             StoppedByPolicy: always, once it is on record.
 
         """
+        self._ports.notes.attempts(self._held.lease_key).begin_anew()
         note = StopNote(
             lease_key=self._held.lease_key,
             position=position,

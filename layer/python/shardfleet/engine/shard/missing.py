@@ -72,6 +72,7 @@ class MissingShardWatch:
         self._incarnation = incarnation
         self._ports = ports
         self._stored = VersionedGone(GoneNote(lease_key=held.lease_key), None)
+        self.is_doubted = False
         self._first_ms = 0
         self._looks = 0
         self._told: type[Reason] | None = None
@@ -85,6 +86,7 @@ class MissingShardWatch:
 
         """
         self._stored = await self._ports.record.read(self._held.lease_key)
+        self.is_doubted = self._stored.note.is_open
 
     async def answered(self) -> None:
         """
@@ -99,16 +101,18 @@ class MissingShardWatch:
         if self._stored.note.is_open:
             await self._ports.record.forget(self._stored, known_ms=self._read_ms())
             await self.remember()
+        self.is_doubted = self._stored.note.is_open
 
     async def mark(self) -> None:
         """
         Note how far a shard behind its tip is read, at most once an hour, if that is possible.
 
-        Of one at its tip :class:`TipMarks` tells. What is known of a shard decides how long it is
-        waited for after a fleet was off, while its children's records grow old.
+        Of one at its tip :class:`TipMarks` tells, and this is not to be asked. What is known of a
+        shard decides how long it is waited for after a fleet was off, while its children's records
+        grow old.
         """
         note, known_ms = self._stored.note, self._read_ms()
-        if self._held.lag_ms > 0 and known_ms - note.known_ms >= _MARK_EVERY_MS:
+        if known_ms - note.known_ms >= _MARK_EVERY_MS:
             try:
                 await self._ports.record.write(
                     replace(note, known_ms=known_ms), self._stored.version
@@ -148,6 +152,7 @@ class MissingShardWatch:
         clock = self._ports.clock
         self._first_ms = self._first_ms or clock.now_ms()
         self._looks += 1
+        self.is_doubted = True
         found = await self._ports.stream.incarnation()
         self._check(found)
         before_ms = clock.now_ms()

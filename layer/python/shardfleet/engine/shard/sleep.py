@@ -78,7 +78,7 @@ class IdleShard:
             lease_key=held.lease_key,
             worker_id=self._worker_id,
             since_ms=now_ms,
-            done=held.unstored or held.lease.checkpoint,
+            done=held.done,
             after=cursor.accepted or "",
             iterator=cursor.resume_token or "",
             made_ms=now_ms,

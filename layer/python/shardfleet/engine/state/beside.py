@@ -26,29 +26,24 @@ from which a lease at LATEST is read: an older one repeats, and a newer one woul
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shardfleet.domain.delivery.lanes import DoneAhead, LanesNote
 from shardfleet.domain.delivery.progress import read_position
-from shardfleet.domain.delivery.windows import WindowNote
-from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.stamps import Generation, Stamp
-from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import StateStore, Written
-from shardfleet.engine.state.documents import Documents, FoundDocument, read_as
+from shardfleet.engine.state.documents import DocumentKind, Documents, FoundDocument, read_as
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.kinds import GENERATION, TIP, CrashNote, SetBack, TipMark
-from shardfleet.errors import MalformedDocument, OutcomeUnknown, ProtocolError
+from shardfleet.errors import OutcomeUnknown, ProtocolError
 
 _ROUNDS_MOST = 20  # Two people at most set back one lease at a time; more rounds mean a bug.
 
-Note = TypeVar("Note", CrashNote, LanesNote, WindowNote)
+T = TypeVar("T")
 
 
 async def generation_of(store: StateStore, lease_key: str) -> Generation:
@@ -98,54 +93,6 @@ async def raise_generation(
     raise ProtocolError(
         f"generation of {lease_key}: not written in {_ROUNDS_MOST} rounds of compare-and-set"
     )
-
-
-class BeyondCheckpoint(Struct, frozen=True):
-    """
-    What was done of a shard beyond its checkpoint, and counts.
-
-    Attributes:
-        through: an open window has everything up to here in its state; None: there is none.
-        ahead: how far lanes are done.
-
-    """
-
-    through: ExtendedSequenceNumber | None
-    ahead: DoneAhead
-
-    @property
-    def last(self) -> ExtendedSequenceNumber | None:
-        """Return the furthest position of all; None: nothing was done beyond the checkpoint."""
-        place = self.ahead.last
-        lane = None if place is None else ExtendedSequenceNumber(str(place[0]), place[1])
-        return max((each for each in (self.through, lane) if each is not None), default=None)
-
-    def has(self, partition_key: str, position: ExtendedSequenceNumber) -> bool:
-        """Return whether the record of that key at that position was done."""
-        if self.through is not None and position <= self.through:
-            return True
-        place = int(position.sequence_number), position.sub_sequence_number
-        return self.ahead.has(partition_key, place)
-
-
-async def beyond_checkpoint(state: FleetState, lease: Lease) -> BeyondCheckpoint:
-    """
-    Read what was done beyond the checkpoint of a lease that somebody else may hold.
-
-    Raises:
-        Throttled: try again.
-
-    """
-    generation = await generation_of(state.store, lease.lease_key)
-    lanes = await state.lanes(lease.lease_key)
-    ahead, through, window = DoneAhead(), None, None
-    with suppress(MalformedDocument):  # Told by who has read it; its records come again as others.
-        window, _ = await state.window(lease.lease_key)
-    if lanes is not None and _counts(lanes.stamp, lease, generation.number, by_default=False):
-        ahead = lanes.done_ahead(lease.checkpoint)
-    if window is not None and _is_current(window, lease, generation.number):
-        through = window.done if window.is_for(lease.checkpoint) else None
-    return BeyondCheckpoint(through, ahead)
 
 
 class KnownTip(Struct, frozen=True, kw_only=True):
@@ -209,7 +156,7 @@ class LeaseNotes:
         known = self._generations.get(lease_key)
         return -1 if known is None else known.number
 
-    # --- crash notes, lanes and windows
+    # --- crash notes, and those of the ways of delivering
 
     async def note(self, lease_key: str) -> CrashNote | None:
         """Read the crash note of a lease; None where the checkpoint lies before what it is of."""
@@ -217,7 +164,7 @@ class LeaseNotes:
         if found is None or found.stamp is None:
             return None
         held, number = self._held[lease_key], self._generations[lease_key].number
-        stamp, stands = found.stamp, held.unstored or held.lease.checkpoint
+        stamp, stands = found.stamp, held.done
         is_there = stamp.is_of(held.lease, number) and stamp.stands_as(held.lease)
         if not (is_there or stamp.counts(held.lease, number)):
             return None
@@ -235,27 +182,28 @@ class LeaseNotes:
         if replace(found, stamp=None) == note:
             await self._state.close_note(found)
 
-    async def lanes(self, lease_key: str) -> LanesNote | None:
-        """Read how far a shard is done beyond its checkpoint."""
-        found = self._counting(await self._state.lanes(lease_key))
-        return None if found is None else replace(found, stamp=None)
+    async def recall(self, kind: DocumentKind[T], lease_key: str) -> tuple[T | None, int | None]:
+        """
+        Read what was noted beside a checkpoint, if it counts, and the version of its document.
 
-    async def write_lanes(self, note: LanesNote) -> None:
-        """Write how far a shard that is held is done beyond its checkpoint."""
-        await self._state.write_lanes(self._stamped(note))
+        Raises:
+            MalformedDocument: it cannot be read.
 
-    async def window(self, lease_key: str) -> tuple[WindowNote | None, int | None]:
-        """Read a shard's window, and the version of its document, which may be there without."""
-        note, version = await self._state.window(lease_key)
-        if note is None:
-            return None, version
+        """
+        found: Any
+        found, version = await self._state.beside(kind, lease_key)
         number = self._generations[lease_key].number
-        is_current = _is_current(note, self._held[lease_key].lease, number)
-        return replace(note, stamp=None) if is_current else None, version
+        if found is None or not found.counts_for(self._held[lease_key].lease, number):
+            return None, version
+        return replace(found, stamp=None), version
 
-    async def write_window(self, note: WindowNote, version: int | None) -> int | None:
-        """Write a shard's window, as :meth:`FleetState.write_window` does."""
-        return await self._state.write_window(self._stamped(note), version)
+    async def write(self, kind: DocumentKind[T], note: T) -> None:
+        """Note something beside the checkpoint of a lease that is held."""
+        await self._state.write_beside(kind, self._stamped(note))
+
+    async def replace(self, kind: DocumentKind[T], note: T, version: int | None) -> int | None:
+        """Do the same by compare-and-set, as :meth:`FleetState.replace_beside` does."""
+        return await self._state.replace_beside(kind, self._stamped(note), version)
 
     # --- tip marks
 
@@ -284,7 +232,8 @@ class LeaseNotes:
         number = (await self._generation_of(lease_key)).number
         held = self._held.get(lease_key)
         if held is not None:
-            return _counts(mark.stamp, held.lease, number, by_default=True)
+            # One of an earlier release counts until the lease is set back.
+            return mark.stamp.counts(held.lease, number) if mark.stamp else not number
         return number == (0 if mark.stamp is None else mark.stamp.generation)
 
     async def write_tip(self, lease_key: str, mark: KnownTip) -> bool:
@@ -307,31 +256,12 @@ class LeaseNotes:
         known = self._generations.get(lease_key)
         return known or await generation_of(self._state.store, lease_key)
 
-    def _counting(self, note: Note | None, *, by_default: bool = False) -> Note | None:
-        if note is None:
-            return None
-        held = self._held[note.lease_key]
-        number = self._generations[note.lease_key].number
-        return note if _counts(note.stamp, held.lease, number, by_default=by_default) else None
-
-    def _stamped(self, note: Note) -> Note:
+    def _stamped(self, note: Any) -> Any:
         return replace(note, stamp=self._stamp(self._held[note.lease_key]))
 
     def _stamp(self, held: HeldLease) -> Stamp:
         number = self._generations[held.lease_key].number
         return Stamp.of(held.lease, self._worker_id, number)
-
-
-def _counts(stamp: Stamp | None, lease: Lease, generation: int, *, by_default: bool) -> bool:
-    """Return whether a note counts; one of an earlier release by default or not, if at all."""
-    if stamp is None:
-        return by_default and not generation
-    return stamp.counts(lease, generation)
-
-
-def _is_current(window: WindowNote, lease: Lease, generation: int) -> bool:
-    """Return whether no setting-back of ours came since; for which checkpoints, it says itself."""
-    return not generation if window.stamp is None else window.stamp.is_of(lease, generation)
 
 
 def _generation(found: FoundDocument[SetBack] | None) -> Generation:

@@ -27,6 +27,7 @@ from shardfleet.errors import MalformedDocument, ProtocolError
 from shardfleet.events.worker import DocumentUnreadable
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 # The last millisecond that a datetime can say, 9999-12-31: no count of ours comes near it, and what
 # is greater breaks whoever tells it to a person.
@@ -61,7 +62,7 @@ class UnreadableDocument(Struct, frozen=True):
         return f"{self.name}: {self.reason}"
 
 
-class DocumentKind(str, Generic[T]):
+class DocumentKind(str, Generic[T_co]):
     """
     A kind of documents: its name, and what a document of it says.
 
@@ -78,7 +79,7 @@ class DocumentKind(str, Generic[T]):
     body: Any
     id_field: str
     is_dated: bool
-    made: Callable[[Any], T] | None
+    made: Callable[[Any], T_co] | None
     required: tuple[str, ...]
 
     def __new__(
@@ -87,7 +88,7 @@ class DocumentKind(str, Generic[T]):
         body: Any,
         *,
         id_field: str = "",
-        made: Callable[[Any], T] | None = None,
+        made: Callable[[Any], T_co] | None = None,
         required: tuple[str, ...] = (),
         is_dated: bool = False,
     ) -> Self:
@@ -97,11 +98,11 @@ class DocumentKind(str, Generic[T]):
         kind.required = required
         return kind
 
-    def of_day(self, day: str) -> DocumentKind[T]:
+    def of_day(self, day: str) -> DocumentKind[T_co]:
         """Return the kind of one day's documents, so that a day can be read by itself."""
         return DocumentKind(f"{self} {day}", self.body, id_field=self.id_field, made=self.made)
 
-    def read(self, body: Mapping[str, Any], name: str) -> T:
+    def read(self, body: Mapping[str, Any], name: str) -> T_co:
         """
         Read a body.
 
@@ -121,7 +122,7 @@ class DocumentKind(str, Generic[T]):
         found = msgspec.convert(body, self.body)
         if self.made is not None:
             return self.made(found)
-        value: T = found
+        value: T_co = found
         return value
 
 

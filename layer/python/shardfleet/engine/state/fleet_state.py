@@ -11,27 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse
-from shardfleet.domain.delivery.lanes import LanesNote
 from shardfleet.domain.delivery.stops import StopNote
-from shardfleet.domain.delivery.windows import WindowNote
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.leases.handovers import Handover
 from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Clock, Conflict, Document, StateStore, Written
-from shardfleet.engine.state.documents import Documents, FoundDocument, malformed
+from shardfleet.engine.state.documents import DocumentKind, Documents, FoundDocument, malformed
 from shardfleet.engine.state.kinds import (
     FINISHED,
     HANDOVERS,
-    LANES,
     LOADS,
     LOCK,
     NOTE,
@@ -43,7 +40,6 @@ from shardfleet.engine.state.kinds import (
     SLOT,
     STOP,
     STREAM,
-    WINDOW,
     CrashNote,
     loads_body,
     rows_of_loads,
@@ -55,6 +51,8 @@ from shardfleet.errors import (
     ProtocolError,
     StreamReplaced,
 )
+
+T = TypeVar("T")
 
 MANAGER = "manager"
 LAST = "last"
@@ -234,7 +232,7 @@ class FleetState:
             expected = None if current is None else current.version
         raise ProtocolError(f"pin of {lease_key}: not written in {_CAS_ROUNDS_MOST} rounds")
 
-    # --- crash notes, lanes and stops
+    # --- crash notes, what else is beside checkpoints, stops
 
     async def note(self, lease_key: str) -> CrashNote | None:
         """Read the crash note of a lease; of one that cannot be read nobody is charged."""
@@ -243,7 +241,7 @@ class FleetState:
 
     async def write_note(self, note: CrashNote) -> None:
         """Write the crash note of a lease that the caller owns."""
-        await self._overwrite(NOTE, note.lease_key, _body(note))
+        await self.write_beside(NOTE, note)
 
     async def close_note(self, note: CrashNote) -> None:
         """
@@ -254,45 +252,45 @@ class FleetState:
         found = await self._store.get(NOTE, note.lease_key)
         if found is not None and found.body == note:
             body = {**_body(note), "is_open": False}
-            await self._store.write(NOTE, note.lease_key, body, expected_version=found.version)
+            name = body.pop("lease_key")
+            await self._store.write(NOTE, name, body, expected_version=found.version)
 
-    async def lanes(self, lease_key: str) -> LanesNote | None:
-        """Read how far a shard is done beyond its checkpoint; what cannot be read comes again."""
-        found = await self._store.get(LANES, lease_key)
-        return None if found is None else found.body
-
-    async def write_lanes(self, note: LanesNote) -> None:
-        """Write how far a shard that the caller owns is done beyond its checkpoint."""
-        await self._overwrite(LANES, note.lease_key, _body(note))
-
-    async def window(self, lease_key: str) -> tuple[WindowNote | None, int | None]:
+    async def beside(self, kind: DocumentKind[T], lease_key: str) -> tuple[T | None, int | None]:
         """
-        Read a shard's window, and the version of its document.
+        Read what a way of delivering has noted beside a checkpoint, and its document's version.
 
         Raises:
-            MalformedDocument: it cannot be read; without it the window's records would be lost.
+            MalformedDocument: it cannot be read.
 
         """
-        found = await self._store.get(WINDOW, lease_key)
+        found = await self._store.get(kind, lease_key)
         if found is None:
             return None, None
         if found.body is None:
-            raise malformed(WINDOW, found)
+            raise malformed(kind, found)
         return found.body, found.version
 
-    async def write_window(self, note: WindowNote, version: int | None) -> int | None:
+    async def write_beside(self, kind: DocumentKind[T], note: T) -> None:
+        """Note something beside the checkpoint of a shard that the caller owns."""
+        body = _body(note)
+        await self._overwrite(kind, body.pop("lease_key"), body)
+
+    async def replace_beside(
+        self, kind: DocumentKind[T], note: T, version: int | None
+    ) -> int | None:
         """
-        Write a shard's window by compare-and-set: what is overwritten is in no checkpoint.
+        Do the same by compare-and-set: what is overwritten is in no checkpoint.
 
         Returns:
             The version that it has now; None when somebody else wrote first.
 
         """
         body = _body(note)
+        lease_key = body.pop("lease_key")
         try:
-            result = await self._store.write(WINDOW, note.lease_key, body, expected_version=version)
+            result = await self._store.write(kind, lease_key, body, expected_version=version)
         except OutcomeUnknown:
-            found, now = await self.window(note.lease_key)
+            found, now = await self.beside(kind, lease_key)
             if found == note and now == (version or 0) + 1:
                 return now
             raise
@@ -322,7 +320,7 @@ class FleetState:
 
     async def write_stop(self, stop: StopNote) -> None:
         """Stop a shard that the caller owns, or let it go on."""
-        await self._overwrite(STOP, stop.lease_key, _body(stop))
+        await self.write_beside(STOP, stop)
 
     async def resume(self, lease_key: str) -> bool:
         """
@@ -491,8 +489,7 @@ def _slot(found: FoundDocument[Slot] | None) -> VersionedSlot | None:
     return VersionedSlot(found.body, found.version)
 
 
-def _body(note: CrashNote | StopNote | LanesNote | WindowNote) -> dict[str, Any]:
-    """Return all fields but the lease key, which is the document's id."""
+def _body(note: object) -> dict[str, Any]:
+    """Return all fields; the lease key is the document's id, and not in its body."""
     body: dict[str, Any] = msgspec.to_builtins(note)
-    del body["lease_key"]
     return body

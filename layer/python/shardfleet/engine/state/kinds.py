@@ -422,6 +422,8 @@ KINDS: tuple[DocumentKind[Any], ...] = (
     GLANCES,
     FINISHED,
 )
+# What goes with a lease. A pin stays: the earliest one says when the fleet began.
+OF_A_LEASE = frozenset({GENERATION, GONE, LANES, NAP, NOTE, STOP, TIP, WINDOW})
 
 
 def kind_of(name: str) -> DocumentKind[Any] | None:

@@ -19,6 +19,7 @@ from shardfleet.engine.ports import (
     StreamDirectory,
     WindowStates,
 )
+from shardfleet.engine.shard.progress import Progress
 from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.base import Event
@@ -49,6 +50,7 @@ class WorkerPorts(Struct, frozen=True, kw_only=True):
         stream: the stream, its shards.
         source: its records.
         handler: the user's code; loaded and closed by each turn.
+        progress: the fleet's way of delivering; see :mod:`shardfleet.engine.delivery`.
         dead_letters: where given-up records are kept; None with ``on_exhausted`` stop.
         events: diagnostics.
         process: what ends when something cannot be stopped (hazard H10).
@@ -64,6 +66,7 @@ class WorkerPorts(Struct, frozen=True, kw_only=True):
     stream: StreamDirectory
     source: ShardSource
     handler: HandlerRunner
+    progress: type[Progress]
     dead_letters: DeadLetters | None
     events: EventSink
     process: Process

@@ -124,6 +124,7 @@ class ShardWork:
         )
         return ConsumerPorts(
             incarnation=incarnation,
+            progress=ports.progress,
             reading=ReadPorts(
                 source=ports.source, clock=clock, events=ports.events, patience=patience
             ),
@@ -149,8 +150,6 @@ class ShardWork:
                 entropy=ports.entropy,
                 events=ports.events,
             ),
-            beside=self._beside,
-            notes=self._notes,
             tips=tips,
             naps=NapRecord(ports.state),
             faults=self._faults(),

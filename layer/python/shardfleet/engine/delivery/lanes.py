@@ -12,86 +12,66 @@ While it is in doubt which records have killed a process, there is one lane (haz
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Protocol
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import Attempts
 from shardfleet.domain.delivery.lanes import DoneAhead, LanesNote, OpenLanes
 from shardfleet.domain.delivery.progress import position_text
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ownership.lease import HeldLease
+from shardfleet.engine.ports import HandlerResult
 from shardfleet.engine.retry import ATTEMPTS_MOST, Halted, Signal
 from shardfleet.engine.shard.deaggregation import UserRecords
 from shardfleet.engine.shard.faults import CONCERNS_ALL
+from shardfleet.engine.shard.giving_up import StoppedByPolicy
 from shardfleet.engine.shard.ports import DeliveryPorts
-from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
+from shardfleet.engine.shard.progress import Progress
+from shardfleet.engine.state.kinds import LANES
+from shardfleet.errors import (
+    HandlerTimedOut,
+    MalformedDocument,
+    OutcomeUnknown,
+    StaleEpoch,
+    Throttled,
+)
 from shardfleet.records import Record
 
 
-class GoOn(Protocol):
-    """Goes on behind what is done."""
+class OneLane:
+    """A lane: its records go one batch after another."""
 
-    def __call__(self, count: int, *, given_up: bool) -> Awaitable[None]:
-        """Note that the first records that wait are done, or given up, and checkpoint if due."""
+    def __init__(self, lanes: LaneProgress, index: int, attempts: Attempts) -> None:
+        """Have the attempts at its records."""
+        self.attempts = attempts
+        self._lanes = lanes
+        self._index = index
 
+    async def room(self, waiting: Sequence[Record]) -> Sequence[Record]:
+        """Return all: no more are in the lanes than there is room for."""
+        return waiting
 
-class FlushIfDue(Protocol):
-    """Checkpoints when that is due."""
+    async def call(self, batch: Sequence[Record]) -> HandlerResult:
+        """Make one handler call."""
+        lanes = self._lanes
+        return await lanes.ports.dispatcher.call(lanes.held, batch, attempt=self.attempts.attempt)
 
-    def __call__(self, *, at_once: bool) -> Awaitable[None]:
-        """Checkpoint if it is due, or at once."""
-
-
-class ShardLane(Struct, frozen=True):
-    """
-    Records that go one batch after another.
-
-    Attributes:
-        attempts: at them.
-        done: is told how many of the first are done, or given up.
-
-    """
-
-    attempts: Attempts
-    done: GoOn
+    async def done(self, count: int, *, given_up: bool) -> None:
+        """Go on behind the first records of the lane, and checkpoint if that is due."""
+        await self._lanes.lane_done(self._index, count, given_up=given_up)
 
 
-HandOver = Callable[[Sequence[Record], ShardLane], Awaitable[None]]
-
-
-class ShardLanes:
-    """Hands the records of one held lease to the handler, side by side."""
+class LaneProgress(Progress):
+    """Batches of several lanes side by side; done is what is done without a gap."""
 
     def __init__(
-        self,
-        held: HeldLease,
-        *,
-        config: FleetConfig,
-        ports: DeliveryPorts,
-        hand_over: HandOver,
-        flush: FlushIfDue,
+        self, held: HeldLease, *, config: FleetConfig, stream_arn: str, ports: DeliveryPorts
     ) -> None:
-        """
-        Begin with nothing open.
-
-        Args:
-            held: the lease.
-            config: how many lanes, and limits.
-            ports: the fleet state, attempts and crash notes.
-            hand_over: makes the next call, or gives up, of the records that wait in a lane.
-            flush: checkpoints.
-
-        """
-        self._held = held
-        self._config = config
-        self._ports = ports
-        self._hand_over = hand_over
-        self._flush = flush
+        """Begin with nothing open, as any progress does."""
+        super().__init__(held, config=config, stream_arn=stream_arn, ports=ports)
         self._moved = Signal()
         self._telling = asyncio.Lock()
         self._begin_anew(DoneAhead())
@@ -99,8 +79,8 @@ class ShardLanes:
     def _begin_anew(self, ahead: DoneAhead) -> None:
         self._lanes = OpenLanes(
             self._width,
-            records_most=self._config.max_open_records,
-            bytes_most=self._config.max_lanes_bytes,
+            records_most=self.config.max_open_records,
+            bytes_most=self.config.max_lanes_bytes,
             ahead=ahead,
         )
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -111,17 +91,15 @@ class ShardLanes:
 
     def _prepare(self) -> None:
         """Begin with no attempts, but those at what the process may have died over."""
-        count, notes = self._lanes.count, self._ports.notes
-        lone = [notes.attempts(self._held.lease_key)]
+        count, notes = self._lanes.count, self.ports.notes
+        lone = [notes.attempts(self.held.lease_key)]
         attempts = lone if count == 1 else [notes.new_attempts() for _ in range(count)]
-        self._each = [
-            ShardLane(these, partial(self._done, index)) for index, these in enumerate(attempts)
-        ]
+        self._each = [OneLane(self, index, these) for index, these in enumerate(attempts)]
 
     @property
     def _width(self) -> int:
-        is_suspect = self._ports.notes.is_suspect(self._held.lease_key)
-        return 1 if is_suspect else self._config.parallelism
+        is_suspect = self.ports.notes.is_suspect(self.held.lease_key)
+        return 1 if is_suspect else self.config.parallelism
 
     @property
     def has_open(self) -> bool:
@@ -129,34 +107,29 @@ class ShardLanes:
         return bool(len(self._lanes))
 
     @property
-    def has_moved(self) -> bool:
+    def goes_on(self) -> bool:
         """Return whether the checkpoint may move on since the shard was begun."""
         return self._lanes.through is not None or not self.has_open
 
     async def begin(self) -> None:
-        """
-        Learn what is done beyond the checkpoint.
-
-        Raises:
-            Halted: asked to stop.
-
-        """
-        held, beside = self._held, self._ports.beside
-        note = await self._ports.patience.persist(lambda: beside.lanes(held.lease_key), held.halt)
-        known, checkpoint = held.lanes or note, held.unstored or held.lease.checkpoint
+        """Learn what is done beyond the checkpoint, then as any progress does."""
+        held = self.held
+        note = await self.ports.patience.persist(self._recalled, held.halt)
+        known, checkpoint = held.lanes or note, held.done
         self._begin_anew(known.done_ahead(checkpoint) if known else DoneAhead())
         self._told = note
+        await super().begin()
 
-    async def deliver(self, records: UserRecords) -> None:
-        """
-        Put the records of a page into their lanes; they may be open still when this returns.
+    async def _recalled(self) -> LanesNote | None:
+        """Read the note; what cannot be read comes again."""
+        with suppress(MalformedDocument):
+            note, _ = await self.ports.beside.recall(LANES, self.held.lease_key)
+            return note
+        return None
 
-        Raises:
-            Halted: asked to stop, or the lease is lost.
-            Exception: what a lane raised.
-
-        """
-        while waiting := await records.waiting(self._config.max_batch_records):
+    async def work_through(self, records: UserRecords) -> None:
+        """Put the records of a page into their lanes; they may be open still when this returns."""
+        while waiting := await records.waiting(self.config.max_batch_records):
             self._tell_failure()
             if self._lanes.count != self._width and not self.has_open:
                 self._lanes.deal(self._width)
@@ -170,18 +143,21 @@ class ShardLanes:
             await asyncio.sleep(0)
         self._tell_failure()
         if records.end is not None:
-            self._lanes.pass_by(records.end)
-            self._note_if_level()
+            self.pass_by(records.end)
+        if self.ports.notes.is_suspect(self.held.lease_key):
+            await self._finish_open()
+
+    def pass_by(self, position: ExtendedSequenceNumber) -> None:
+        """Go on behind a position once nothing before it is open."""
+        self._lanes.pass_by(position)
+        self._note_if_level()
 
     async def finish(self) -> None:
-        """
-        Wait until nothing is open, at the end of the shard.
+        """Wait until nothing is open, then as any progress does."""
+        await self._finish_open()
+        await super().finish()
 
-        Raises:
-            Halted: asked to stop, or the lease is lost.
-            Exception: what a lane raised.
-
-        """
+    async def _finish_open(self) -> None:
         while self.has_open:
             self._tell_failure()
             await self._wait()
@@ -202,25 +178,43 @@ class ShardLanes:
             running = list(self._tasks.values())
             await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
 
-    async def rest(self) -> Exception | None:
+    async def leave(self) -> None:
         """
-        Settle, and note how far each lane is.
-
-        Returns:
-            What a lane raised, if nobody was told yet.
+        Settle, note how far each lane is, and leave as any progress does.
 
         Raises:
             HandlerTimedOut: a call does not end; the process must.
+            Exception: what a lane raised, if nobody was told yet.
 
         """
         await self.settle()
-        patience = self._ports.patience
+        await self._keep_noting()
+        failure, self._failure = self._failure, None
+        if isinstance(failure, StaleEpoch):
+            await self.lose()
+            raise failure
+        await super().leave()
+        if failure is not None and not isinstance(failure, StoppedByPolicy):
+            raise failure
+
+    async def lose(self) -> None:
+        """Begin no more calls, then as any progress does."""
+        await self.settle()
+        await super().lose()
+
+    async def flush(self, now_ms: int) -> None:
+        """Note how far each lane is, then checkpoint."""
+        self.flushed_ms = now_ms
+        await self.note()
+        await super().flush(now_ms)
+
+    async def _keep_noting(self) -> None:
+        """Note how far each lane is, as often as it takes."""
+        patience = self.ports.patience
         for failures in range(1, ATTEMPTS_MOST + 1):
-            if not self._held.is_held or await self.note():
+            if not self.held.is_held or await self.note():
                 break
             await patience.clock.sleep_ms(patience.back_off_ms(failures))
-        failure, self._failure = self._failure, None
-        return failure
 
     async def note(self) -> bool:
         """Note how far each lane is, then what may be checkpointed; False: not all of it now."""
@@ -229,32 +223,32 @@ class ShardLanes:
             is_noted = await self._write_note()
             if through is not None:
                 # Without the note more comes again, which is no reason to have the shard wait.
-                self._held.note_progress(through)
+                self.held.note_progress(through)
             return is_noted
 
     def _note_if_level(self) -> None:
         """Let the checkpoint follow at once where that takes no note."""
         is_level = not self._lanes.ahead and not (self._told and self._told.ahead)
         if is_level and self._lanes.through is not None:
-            self._held.note_progress(self._lanes.through)
+            self.held.note_progress(self._lanes.through)
 
     async def _write_note(self) -> bool:
-        lanes, since = self._lanes, self._held.lease.checkpoint
+        lanes, since = self._lanes, self.held.lease.checkpoint
         if not lanes.ahead and not (self._told and self._told.ahead):
-            self._held.lanes = None
+            self.held.lanes = None
             return True
-        self._held.lanes = note = LanesNote.of(
-            self._held.lease_key,
+        self.held.lanes = note = LanesNote.of(
+            self.held.lease_key,
             since=since,
-            through=lanes.through or self._held.unstored or since,
+            through=lanes.through or self.held.unstored or since,
             ahead=lanes.ahead,
-            between=tuple(map(position_text, self._held.on_its_way)),
+            between=tuple(map(position_text, self.held.on_its_way)),
         )
         # What is on its way since the same note was written can only be what that one names.
         if self._told is not None and note == replace(self._told, between=note.between):
             return True
         try:
-            await self._ports.beside.write_lanes(note)
+            await self.ports.beside.write(LANES, note)
         except (Throttled, OutcomeUnknown):
             return False
         self._told = note
@@ -263,17 +257,17 @@ class ShardLanes:
     def _start(self) -> None:
         for index in range(self._lanes.count):
             if index not in self._tasks and self._lanes.waiting(index, 1):
-                name = f"lane {index} of {self._held.lease_key}"
+                name = f"lane {index} of {self.held.lease_key}"
                 self._tasks[index] = asyncio.create_task(self._work(index), name=name)
 
     async def _work(self, index: int) -> None:
-        most = self._config.max_call_records
+        most = self.config.max_call_records
         try:
             while not (self._is_resting or self._failure):
                 waiting = self._lanes.waiting(index, most)
                 if not waiting:
                     break
-                await self._hand_over(waiting, self._each[index])
+                await self.delivery.hand_over(waiting, self._each[index])
         except Halted:
             pass
         except Exception as error:  # noqa: BLE001 - raised by whoever waits for the lanes
@@ -283,22 +277,23 @@ class ShardLanes:
                     await self.note()
             self._failure = self._failure or error
             if isinstance(error, CONCERNS_ALL):
-                self._held.halt.set()  # Who reads meanwhile is not to wait for the next page.
+                self.held.halt.set()  # Who reads meanwhile is not to wait for the next page.
         finally:
             del self._tasks[index]
             self._moved.set()
 
-    async def _done(self, index: int, count: int, *, given_up: bool) -> None:
+    async def lane_done(self, index: int, count: int, *, given_up: bool) -> None:
+        """Go on behind the first records of a lane, and checkpoint if that is due."""
         self._lanes.done(index, count)
         self._note_if_level()
         self._moved.set()
-        is_suspect = self._ports.notes.is_suspect(self._held.lease_key)
-        await self._flush(at_once=given_up or is_suspect)
+        is_suspect = self.ports.notes.is_suspect(self.held.lease_key)
+        await self.flush_if_due(at_once=given_up or is_suspect)
 
     async def _wait(self) -> None:
         """Wait until a lane has made a step."""
         self._moved.clear()
-        await self._held.halt.unless(self._moved)
+        await self.held.halt.unless(self._moved)
 
     def _tell_failure(self) -> None:
         failure, self._failure = self._failure, None

@@ -13,10 +13,14 @@ what there is: only the owner goes on, and what a former one writes later is ref
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from msgspec.structs import replace
 
+from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.calls import CallKind
 from shardfleet.domain.delivery.progress import position_text
 from shardfleet.domain.delivery.windows import (
     EMPTY,
@@ -30,7 +34,10 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.engine.retry import ATTEMPTS_MOST
+from shardfleet.engine.shard.deaggregation import UserRecords
 from shardfleet.engine.shard.ports import DeliveryPorts
+from shardfleet.engine.shard.progress import Progress
+from shardfleet.engine.state.kinds import WINDOW
 from shardfleet.errors import (
     ConfigurationError,
     MalformedDocument,
@@ -38,41 +45,35 @@ from shardfleet.errors import (
     ShardfleetError,
     Throttled,
 )
-from shardfleet.records import Batch
+from shardfleet.events.delivery import WindowSkipped
+from shardfleet.records import Batch, Record
 
 # Each round answers a write of a former owner, which can make one more at most.
 _ROUNDS_MOST = 8
 
 
-class ShardWindows:
+class WindowProgress(Progress):
     """
-    The windows of one held lease, one after another.
+    One batch after another; how far they are done is in the window that is open.
 
     Attributes:
-        open: the one that is open, if any.
+        open: the window, if any.
 
     """
 
-    def __init__(self, held: HeldLease, *, length_ms: int, ports: DeliveryPorts) -> None:
-        """
-        Begin with none.
-
-        Args:
-            held: the lease.
-            length_ms: of each window.
-            ports: the fleet state and where large states are kept.
-
-        """
-        self._held = held
-        self._ports = ports
-        self.open = ShardWindow(length_ms)
+    def __init__(
+        self, held: HeldLease, *, config: FleetConfig, stream_arn: str, ports: DeliveryPorts
+    ) -> None:
+        """Begin with none, as any progress does."""
+        super().__init__(held, config=config, stream_arn=stream_arn, ports=ports)
+        self.open = ShardWindow(config.tumbling_window_ms)
         self._through: ExtendedSequenceNumber | None = None
         self._told = WindowNote(lease_key=held.lease_key, since="", through="")
         self._told_state = EMPTY
         self._version: int | None = None
 
     @property
-    def is_open(self) -> bool:
+    def is_busy(self) -> bool:
         """Return whether a window waits for its end."""
         return self.open.is_open
 
@@ -86,11 +87,11 @@ class ShardWindows:
             ProtocolError: somebody has changed what was kept.
 
         """
-        held, patience = self._held, self._ports.patience
+        held, patience = self.held, self.ports.patience
         self.open.close()
         self._through = None
         await patience.persist(self._read, held.halt)
-        if self._told.is_for(held.unstored or held.lease.checkpoint):
+        if self._told.is_for(held.done):
             state = await patience.persist(self._fetch, held.halt)
             read_state(state)
             self.open.go_on(self._told, state=state)
@@ -98,32 +99,45 @@ class ShardWindows:
             held.note_progress(self._told.done)
 
     async def _read(self) -> None:
-        note, self._version = await self._ports.beside.window(self._held.lease_key)
-        self._told = note or WindowNote(lease_key=self._held.lease_key, since="", through="")
+        note, self._version = await self.ports.beside.recall(WINDOW, self.held.lease_key)
+        self._told = note or WindowNote(lease_key=self.held.lease_key, since="", through="")
 
     async def _fetch(self) -> str:
         if not self._told.kept_at:
             return self._told.state
-        if self._ports.window_states is None:
+        if self.ports.window_states is None:
             raise ConfigurationError(
-                f"shard {self._held.lease_key}: the state of its window is at "
+                f"shard {self.held.lease_key}: the state of its window is at "
                 f"{self._told.kept_at}, and failed_bucket is not set; set it again"
             )
-        return await self._ports.window_states.fetch(self._told.kept_at)
+        return await self.ports.window_states.fetch(self._told.kept_at)
 
-    def join(self, batch: Batch, *, is_final: bool) -> None:
-        """Have a batch be of the window; the state is its own to change."""
-        batch.window = self.open.call(is_final=is_final)
-        batch.state = read_state(self.open.state)
+    async def work_through(self, records: UserRecords) -> None:
+        """Hand over the records of a page; a window that is over by then ends."""
+        await super().work_through(records)
+        if self._is_over():
+            await self._end()
 
-    def take(self, result: HandlerResult) -> HandlerResult:
-        """Take over the state that a call answers with; what cannot be kept has failed."""
+    async def room(self, waiting: Sequence[Record]) -> Sequence[Record]:
+        """Return which of the next records are of the open window; none: it has ended."""
+        count = self.open.fitting(waiting, now_ms=self.ports.clock.now_ms())
+        if not count:
+            await self._end()
+        return waiting[:count]
+
+    async def call(self, batch: Sequence[Record]) -> HandlerResult:
+        """Hand over a batch of the window, and take over the state that is answered."""
+        result = await self.ports.dispatcher.call(
+            self.held,
+            batch,
+            attempt=self.attempts.attempt,
+            join=partial(self._join, is_final=False),
+        )
         if result.outgrows:
-            self.open.outgrow()
-            return result
+            return replace(result, outgrows=self.open.outgrow())
         if result.state is None:
             return result
-        if self._ports.window_states is None and not fits_item(result.state):
+        if self.ports.window_states is None and not fits_item(result.state):
             error = (
                 f"{STATE}: {len(result.state.encode())} bytes of JSON found, which an item of "
                 "DynamoDB has no room for; set failed_bucket (FleetTables(failed_bucket=...)), or "
@@ -133,21 +147,67 @@ class ShardWindows:
         self.open.state = result.state
         return result
 
+    def _join(self, batch: Batch, *, is_final: bool) -> None:
+        """Have a batch be of the window; the state is its own to change."""
+        batch.window = self.open.call(is_final=is_final)
+        batch.state = read_state(self.open.state)
+
     def pass_by(self, position: ExtendedSequenceNumber) -> None:
         """Note that up to here everything is in the state, or is nothing that a handler gets."""
         self._through = position
 
-    def is_over(self) -> bool:
+    def _is_over(self) -> bool:
         """Return whether the shard's last read shows that nothing more comes of the window."""
-        clock, held = self._ports.clock, self._held
+        clock, held = self.ports.clock, self.held
         read_ms = clock.now_ms() - (clock.monotonic_ms() - held.read_ms)
         return held.lag_ms == 0 and self.open.is_over(read_ms)
 
+    async def _end(self) -> None:
+        """Have the handler process the result of the window; nothing else comes before it has."""
+        await self.offer(kind=CallKind.WINDOW, join=partial(self._join, is_final=True))
+        if not self.idle_failures:
+            self.open.close()
+            await self.flush_if_due(at_once=True)
+
+    async def worn_out(self, error: str, kind: CallKind) -> None:
+        """
+        Give up the last call of a window, where records are skipped, too.
+
+        Raises:
+            StoppedByPolicy: the shard is stopped.
+
+        """
+        policy = self.config.failure_policy
+        if kind is not CallKind.WINDOW or policy.stops or policy.kept_in:
+            await super().worn_out(error, kind)
+        attempts, self.idle_failures = self.idle_failures, 0
+        self.ports.events.emit(
+            WindowSkipped(
+                lease_key=self.held.lease_key,
+                worker_id=self.ports.checkpointer.worker_id,
+                start_ms=self.open.start_ms,
+                end_ms=self.open.end_ms,
+                attempts=attempts,
+            )
+        )
+
+    async def finish(self) -> None:
+        """End the window of a shard that has ended, then as any progress does."""
+        while self.open.is_open:
+            await self._end()
+        await super().finish()
+
+    async def flush(self, now_ms: int) -> None:
+        """Write down how far the window is, then checkpoint."""
+        self.flushed_ms = now_ms
+        await self.note()
+        await super().flush(now_ms)
+
     async def rest(self) -> None:
         """Write down how far it is, before the shard is left; what is not written comes again."""
-        patience = self._ports.patience
+        patience = self.ports.patience
         for failures in range(1, ATTEMPTS_MOST + 1):
-            if not self._held.is_held or await self.note():
+            if not self.held.is_held or await self.note():
                 return
             await patience.clock.sleep_ms(patience.back_off_ms(failures))
 
@@ -156,18 +216,18 @@ class ShardWindows:
         through = self._through
         if through is None:
             return True
-        if self.is_open or self._told.is_open:
+        if self.open.is_open or self._told.is_open:
             try:
                 if not await self._write(through):
                     return False
             except (Throttled, OutcomeUnknown):
                 return False
-        self._held.note_progress(through)
+        self.held.note_progress(through)
         return True
 
     async def _write(self, through: ExtendedSequenceNumber) -> bool:
         """Write the note as the owner; False: the lease is lost."""
-        held, beside = self._held, self._ports.beside
+        held, beside = self.held, self.ports.beside
         note = WindowNote(
             lease_key=held.lease_key,
             since=position_text(held.lease.checkpoint),
@@ -184,33 +244,33 @@ class ShardWindows:
             return True
         note = await self._kept(note)
         for _ in range(_ROUNDS_MOST):
-            version = await beside.write_window(note, self._version)
+            version = await beside.replace(WINDOW, note, self._version)
             if version is not None:
                 self._told, self._told_state, self._version = note, self.open.state, version
                 await self._drop(before)
                 return True
             try:
-                found, version = await beside.window(held.lease_key)
+                found, version = await beside.recall(WINDOW, held.lease_key)
                 before = found or before
             except MalformedDocument as error:
                 version = error.version  # What is open here is the window's state.
             # Before that nobody knows whether it is a former owner's, or that of the next one.
-            if not await self._ports.checkpointer.renew(held):
+            if not await self.ports.checkpointer.renew(held):
                 return False
             self._version = version
         raise OutcomeUnknown(f"window of {held.lease_key}: not written in {_ROUNDS_MOST} rounds")
 
     async def _kept(self, note: WindowNote) -> WindowNote:
         """Keep a state elsewhere that an item has no room for."""
-        states = self._ports.window_states
+        states = self.ports.window_states
         if fits_item(note.state) or states is None:
             return note
         # A place of its own for each: nobody overwrites what a note names.
-        place = await states.keep(note.lease_key, self._ports.entropy.token(), note.state)
+        place = await states.keep(note.lease_key, self.ports.entropy.token(), note.state)
         return replace(note, state="", kept_at=place)
 
     async def _drop(self, before: WindowNote) -> None:
         """Delete what no note names any more; what is left costs its storage and nothing else."""
-        if before.kept_at and self._ports.window_states is not None:
+        if before.kept_at and self.ports.window_states is not None:
             with suppress(ShardfleetError):
-                await self._ports.window_states.drop(before.kept_at)
+                await self.ports.window_states.drop(before.kept_at)

@@ -7,7 +7,9 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from shardfleet.adapters.dead_letters import invocation_record, object_key
-from shardfleet.domain.delivery.given_up import (
+from shardfleet.errors import ConfigurationError
+from shardfleet.runtime.redrive import records_of
+from shardfleet_ops.operate.given_up import (
     FailedBucket,
     RefusedDocument,
     by_shard,
@@ -15,8 +17,6 @@ from shardfleet.domain.delivery.given_up import (
     given_up_of,
     sorted_out,
 )
-from shardfleet.errors import ConfigurationError
-from shardfleet.runtime.redrive import records_of
 from tests.adapters.test_dead_letters import INVOCATION, STREAM, failed
 
 SHARD = "shardId-000000000001"
