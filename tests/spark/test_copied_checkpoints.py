@@ -1,9 +1,9 @@
 """A checkpoint that was copied, or restored, on the same seal store: nobody deletes another's."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
-from msgspec.structs import replace
 
 from shardfleet.errors import ShardfleetError
 from shardfleet_spark.plan.planning import BatchLimits

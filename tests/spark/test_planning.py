@@ -1,11 +1,11 @@
 """From one plan to the next, without Spark: seals, layout, limits, skew, convergence, tokens."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from shardfleet.domain.positions.positions import position_text
 from shardfleet_spark.offsets.lineage import Family

@@ -1,6 +1,7 @@
 """A query's positions as leases: order, ownership, races, failures; over a table in memory."""
 
 import asyncio
+import dataclasses
 from threading import Event
 
 import pytest
@@ -341,7 +342,7 @@ def test_a_shard_whose_end_was_committed_when_its_run_died_is_ended_by_the_next_
     async def scenario(query):
         await query.publisher.begin(standing(stand(S0, 5)))
         await query.publisher.release()
-        ended = replace(stand(S0, "END"), arrived_ms=LISTED_MS)
+        ended = dataclasses.replace(stand(S0, "END"), arrived_ms=LISTED_MS)
         state = standing(ended, stand(S1), stand(S2), graph=SPLIT)
         after = query.another()
         await after.begin(state)

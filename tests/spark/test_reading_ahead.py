@@ -1,10 +1,10 @@
 """Without a seal store the driver reads what follows a batch while Spark is at work on it."""
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from msgspec.structs import replace
 
 from shardfleet.errors import Throttled
 from shardfleet_spark.host.background_loop import BackgroundLoop

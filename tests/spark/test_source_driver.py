@@ -1,9 +1,9 @@
 """The driver's half over a stream in memory, on virtual time: losses, conforming, limits."""
 
 import random
+from dataclasses import replace
 
 import pytest
-from msgspec.structs import replace
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, PointKind, Position
 from shardfleet.errors import (

@@ -8,12 +8,12 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pyspark
 import pytest
-from msgspec.structs import replace
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.app import run as cli

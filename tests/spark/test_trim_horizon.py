@@ -6,6 +6,7 @@ is about the 24 hours for which the stream keeps them. `make whole` plays 1,000 
 """
 
 import asyncio
+import dataclasses
 import json
 import os
 import random
@@ -135,7 +136,9 @@ class GoesOn(AtTheHorizon):
 
     def ports(self):
         found = super().ports()
-        return replace(found, policy=replace(found.policy, fail_on_data_loss=False))
+        return dataclasses.replace(
+            found, policy=dataclasses.replace(found.policy, fail_on_data_loss=False)
+        )
 
     def told(self):
         """Return plan numbers and what was stated as lost of that plan, in Spark's progress."""

@@ -7,9 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
-
-from msgspec.structs import replace
+from dataclasses import dataclass, replace
 
 from shardfleet.adapters.dynamodb.items import lease_from_item
 from shardfleet_local.rig.proxy import FaultDice, FaultyProxy
