@@ -385,7 +385,7 @@ def made_of_options(cdk):
         return cdk.WorkerOptions(environment={name: "x"})
 
     return {
-        "lambda_platform: runtime {}": lambda: lambda_platform(lambda_.Runtime("python3.99")),
+        "lambda_platform: runtime {}": lambda: lambda_platform(lambda_.Runtime.PYTHON_3_9),
         "monitoring.settings: retention_hours": lambda: cdk.MonitoringOptions(retention_hours=12),
         "monitoring.settings: {}: {} found, 1 or more": lambda: cdk.AlarmSetting(periods=0),
         "options: worker environment {}: the name is Lambda's": lambda: variables("AWS_REGION"),
