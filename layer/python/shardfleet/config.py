@@ -90,7 +90,7 @@ class Option(Struct, frozen=True):
                 return f"{self.name}: {value!r} found, one of {', '.join(words)} allowed"
             case Range(low, high):
                 is_number = isinstance(value, int) and not isinstance(value, bool)
-                if not is_number or not low <= value <= high:  # type: ignore[operator]
+                if not (is_number and value in range(low, high + 1)):
                     return f"{self.name}: {value!r} found, {low} to {high} allowed"
             case None if self.kind is str and self.is_required and not value:
                 return f"{self.name}: must not be empty"
