@@ -101,6 +101,29 @@ def test_a_note_stays_open_as_long_as_the_table_refuses_to_close_it(every_ms, vi
     assert len(found) == violations
 
 
+@pytest.mark.parametrize("dies", ["killed", "process ended"])
+@pytest.mark.parametrize(
+    ("refused_again_ms", "violations"),
+    [(42_000, 0), (None, 1)],
+    ids=["and refused again behind that", "and then it could close it"],
+)
+def test_a_note_stays_open_whose_worker_is_frozen_between_two_refusals(
+    refused_again_ms, violations, dies
+):
+    checker, found = planted(checkers.InnocentsAreNotCharged)
+    who = Somebody()
+
+    noted(checker, who, at_ms=1_000)
+    who.faults = [(3_000, "throttled"), (6_000, "frozen")]
+    who.thawed_ms = 41_000
+    if refused_again_ms is not None:
+        who.faults += [(at_ms, "throttled") for at_ms in range(refused_again_ms, 90_000, 5_000)]
+    who.faults.append((91_000, dies))
+    charged(checker, at_ms=95_000)
+
+    assert len(found) == violations
+
+
 @pytest.mark.parametrize(("waited_ms", "violations"), [(4_000, 1), (6_000, 0)])
 def test_a_charge_for_a_call_that_ended_the_process_is_right_if_it_outlived_its_time(
     waited_ms, violations

@@ -152,10 +152,15 @@ def _may_have_killed(calls: _UnderWay, at_ms: int) -> bool:
 
 
 def _refused_until_ms(by: Suspect, since_ms: int) -> int:
-    """Return until when a worker was refused one try after the other."""
+    """Return until when a worker was refused one try after the other, unless it was frozen."""
+    within_ms = _TRIES_MS
     for at_ms, what in by.faults:
-        if what in _REFUSALS and 0 <= at_ms - since_ms < _TRIES_MS:
-            since_ms = at_ms
+        if not 0 <= at_ms - since_ms < within_ms:
+            continue
+        if what == "frozen":
+            within_ms += _FROZEN_MOST_MS
+        elif what in _REFUSALS:
+            since_ms, within_ms = at_ms, _TRIES_MS
     return since_ms
 
 
