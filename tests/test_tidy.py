@@ -73,7 +73,7 @@ ARROWS = {
         (
             *("config", "errors", "faces", "domain.cost.estimate", "domain.cost.prices"),
             *("domain.delivery.attempts", "domain.delivery.contract", "domain.delivery.hooks"),
-            "domain.instants",
+            *("domain.instants", "engine.state.kinds"),  # A worker's rights are made of the kinds.
         ),
         # What AWS allows is one table for the construct and for who judges a template.
         ("aws_cdk", "constructs", "cdk_nag", "jsii", "msgspec", "shardfleet_ops.template"),

@@ -27,6 +27,7 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk import aws_stepfunctions as sfn
 from constructs import Construct
 
+from shardfleet.engine.state.kinds import WORKER_KINDS
 from shardfleet_cdk.failed_records import KEY_PREFIX, STATES_PREFIX
 from shardfleet_cdk.lease_table import OWNER_INDEX
 from shardfleet_cdk.references import is_alias
@@ -44,22 +45,6 @@ DATA_KEY_ACTIONS = (
     "GenerateDataKeyWithoutPlaintext",
     "ReEncryptFrom",
     "ReEncryptTo",
-)
-# The kinds of documents of the fleet-state table that a worker writes: a handler, which has the
-# worker's rights, can change none of the manager's (lock, plan, sightings, loads, …).
-WORKER_KINDS = (
-    "gone",
-    "lanes",
-    "ledger *",  # One kind for each day.
-    "nap",
-    "note",
-    "pin",
-    "prompt",
-    "slot",
-    "stop",
-    "stream",
-    "tip",
-    "window",
 )
 NETWORK_ACTIONS = (
     "AssignPrivateIpAddresses",
@@ -180,10 +165,14 @@ def _network() -> list[iam.PolicyStatement]:
 
 
 def _state_of_worker(state_table: str) -> list[iam.PolicyStatement]:
-    """Worker: may read any one document, and write those of its own kinds."""
+    """
+    Worker: may read any one document, and write those of its own kinds.
+
+    So a handler, which has the worker's rights, can change none of the manager's.
+    """
     writes = _allow("dynamodb", ["UpdateItem"], [state_table])
     # Without the second one a request that names no key would pass.
-    writes.add_condition("ForAllValues:StringLike", {"dynamodb:LeadingKeys": [*WORKER_KINDS]})
+    writes.add_condition("ForAllValues:StringLike", {"dynamodb:LeadingKeys": WORKER_KINDS})
     writes.add_condition("Null", {"dynamodb:LeadingKeys": "false"})
     return [_allow("dynamodb", ["GetItem"], [state_table]), writes]
 

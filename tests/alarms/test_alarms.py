@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
+from shardfleet.engine.state.kinds import WORKER_KINDS
 from shardfleet_local.dashboard.gathering import Gatherer
 from shardfleet_local.dashboard.server import DashboardServer, ShownFleet
 from shardfleet_ops.explain.fleet_view import FleetReading
@@ -351,18 +352,11 @@ def test_an_item_of_the_lease_table_that_nobody_can_read_pages(fleet):
     fleet.wait_for("OK", "unreadable_leases", "unclaimed_leases", "unknown_lag", "page")
 
 
-def worker_kinds():
-    pytest.importorskip("aws_cdk")
-    from shardfleet_cdk.permissions import WORKER_KINDS  # noqa: PLC0415
-
-    return WORKER_KINDS
-
-
 def ids_of(fleet, lease_key):
     """Return the id that a document of each kind has beside this lease."""
     day = time.strftime("%Y-%m-%d", time.gmtime())
     others = {"slot": "s0001", "prompt": "manager", "stream": "identity", "ledger *": "s0001"}
-    return {kind.replace("*", day): others.get(kind, lease_key) for kind in worker_kinds()}
+    return {kind.replace("*", day): others.get(kind, lease_key) for kind in WORKER_KINDS}
 
 
 def test_nonsense_that_a_worker_s_role_writes_into_each_kind_stops_nobody_and_is_mended(fleet):

@@ -19,6 +19,7 @@ from shardfleet.engine.state.kinds import (
     STREAM,
     TIP,
     WINDOW,
+    WORKER_KINDS,
 )
 from shardfleet.engine.worker import ports as worker_ports
 from shardfleet.runtime import managing
@@ -43,8 +44,6 @@ def test_given_up_records_are_written_where_the_worker_may_write():
 
 
 def test_a_worker_may_write_the_kinds_of_documents_that_it_writes(monkeypatch):
-    from shardfleet_cdk.permissions import WORKER_KINDS  # noqa: PLC0415
-
     written = set()
 
     def noting(call):
@@ -66,9 +65,9 @@ def test_a_worker_may_write_the_kinds_of_documents_that_it_writes(monkeypatch):
 
     assert {SLOT, TIP, STREAM} <= written
     mine = {GONE, LANES, NAP, NOTE, PIN, PROMPT, SLOT, STOP, STREAM, TIP, WINDOW}
-    assert {kind for kind in WORKER_KINDS if kind != f"{LEDGER} *"} == mine
+    assert {*WORKER_KINDS} == {*mine, "ledger *"}
     assert written <= mine
-    assert LEDGER.of_day("2026-11-22").startswith(f"{LEDGER} ")
+    assert LEDGER.of_day("2026-11-22").startswith("ledger ")
 
 
 def test_the_functions_entry_points_exist(minimum, monkeypatch):

@@ -10,6 +10,7 @@ but itself. What was in it is never quoted: it may be anything, records included
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
@@ -62,23 +63,48 @@ class UnreadableDocument(Struct, frozen=True):
         return f"{self.name}: {self.reason}"
 
 
+class Lifetime(Enum):
+    """How long documents of a kind are kept."""
+
+    FLEET = "as long as the fleet"
+    LEASE = "until the lease that is its id is over"
+    DAY = "one day's are of a kind of their own, <name> <day>"
+
+
+class Keeping(Struct, frozen=True):
+    """
+    For how long documents of a kind are kept, and whose they are.
+
+    Attributes:
+        lifetime: how long.
+        is_workers: a worker may write them, and so may a handler, which has the worker's rights.
+
+    """
+
+    lifetime: Lifetime = Lifetime.FLEET
+    is_workers: bool = False
+
+
+_MANAGERS = Keeping()
+
+
 class DocumentKind(str, Generic[T_co]):
     """
-    A kind of documents: its name, and what a document of it says.
+    A kind of documents: its name, what a document of it says, for how long, and whose it is.
 
     Attributes:
         body: type of the body, as msgspec reads it.
         id_field: the field of the body that is the document's id and is not stored, if any.
         made: what is made of a body; raises ProtocolError for one that means nothing.
         required: fields that a document has although its type has a default for them.
-        is_dated: there is a kind for each day, ``<name> <day>``.
+        kept: for how long, and by whom.
 
     """
 
-    __slots__ = ("body", "id_field", "is_dated", "made", "required")
+    __slots__ = ("body", "id_field", "kept", "made", "required")
     body: Any
     id_field: str
-    is_dated: bool
+    kept: Keeping
     made: Callable[[Any], T_co] | None
     required: tuple[str, ...]
 
@@ -90,11 +116,11 @@ class DocumentKind(str, Generic[T_co]):
         id_field: str = "",
         made: Callable[[Any], T_co] | None = None,
         required: tuple[str, ...] = (),
-        is_dated: bool = False,
+        kept: Keeping = _MANAGERS,
     ) -> Self:
         """Declare a kind; a body that is made into nothing else is what is read."""
         kind = super().__new__(cls, name)
-        kind.body, kind.id_field, kind.made, kind.is_dated = body, id_field, made, is_dated
+        kind.body, kind.id_field, kind.made, kind.kept = body, id_field, made, kept
         kind.required = required
         return kind
 

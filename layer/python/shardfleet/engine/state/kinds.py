@@ -30,7 +30,7 @@ from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, StreamIncarnation
-from shardfleet.engine.state.documents import DocumentKind
+from shardfleet.engine.state.documents import DocumentKind, Keeping, Lifetime
 from shardfleet.engine.state.rows import rows_kind
 from shardfleet.errors import ProtocolError
 
@@ -343,8 +343,10 @@ def _incarnation(body: _Identity) -> StreamIncarnation:
     return StreamIncarnation(body.arn, body.created_ms)
 
 
-# --- the kinds; a worker writes those of cdk/shardfleet_cdk/permissions.py, a person pauses, the
-# --- manager the rest
+# --- the kinds: what a worker writes, what the manager or a person writes
+
+_WORKERS = Keeping(is_workers=True)
+_WORKERS_BY_LEASE = Keeping(Lifetime.LEASE, is_workers=True)
 
 # Of what only rises, nothing is as good as zero (H1 to H3).
 SLOT: DocumentKind[Slot] = DocumentKind(
@@ -352,13 +354,26 @@ SLOT: DocumentKind[Slot] = DocumentKind(
     Slot,
     id_field="slot_id",
     required=("generation", "epoch", "assign_seq", "served_seq", "assigned"),
+    kept=_WORKERS,
 )
 NOTE: DocumentKind[CrashNote] = DocumentKind(
-    "note", CrashNote, id_field="lease_key", made=_crash_note
+    "note",
+    CrashNote,
+    id_field="lease_key",
+    made=_crash_note,
+    kept=_WORKERS_BY_LEASE,
 )
-STOP: DocumentKind[StopNote] = DocumentKind("stop", StopNote, id_field="lease_key")
+STOP: DocumentKind[StopNote] = DocumentKind(
+    "stop", StopNote, id_field="lease_key", kept=_WORKERS_BY_LEASE
+)
 # How far a shard is done beyond its checkpoint; see domain/delivery/lanes.py.
-LANES: DocumentKind[LanesNote] = DocumentKind("lanes", LanesNote, id_field="lease_key", made=_lanes)
+LANES: DocumentKind[LanesNote] = DocumentKind(
+    "lanes",
+    LanesNote,
+    id_field="lease_key",
+    made=_lanes,
+    kept=_WORKERS_BY_LEASE,
+)
 # The state of a shard's tumbling window; see domain/delivery/windows.py. Its defaults are of none.
 WINDOW: DocumentKind[WindowNote] = DocumentKind(
     "window",
@@ -366,16 +381,30 @@ WINDOW: DocumentKind[WindowNote] = DocumentKind(
     id_field="lease_key",
     made=_window,
     required=("start_ms", "state", "kept_at"),
+    kept=_WORKERS_BY_LEASE,
 )
-TIP: DocumentKind[TipMark] = DocumentKind("tip", TipMark)
-NAP: DocumentKind[Nap] = DocumentKind("nap", _NapBody, id_field="lease_key", made=_nap)
-GONE: DocumentKind[GoneNote] = DocumentKind("gone", _GoneBody, id_field="lease_key", made=_gone)
-GENERATION: DocumentKind[SetBack] = DocumentKind("generation", SetBack)
-PIN: DocumentKind[Pin] = DocumentKind("pin", Pin)
-STREAM: DocumentKind[StreamIncarnation] = DocumentKind("stream", _Identity, made=_incarnation)
-PROMPT: DocumentKind[Nothing] = DocumentKind("prompt", Nothing)
+TIP: DocumentKind[TipMark] = DocumentKind("tip", TipMark, kept=_WORKERS_BY_LEASE)
+NAP: DocumentKind[Nap] = DocumentKind(
+    "nap", _NapBody, id_field="lease_key", made=_nap, kept=_WORKERS_BY_LEASE
+)
+GONE: DocumentKind[GoneNote] = DocumentKind(
+    "gone", _GoneBody, id_field="lease_key", made=_gone, kept=_WORKERS_BY_LEASE
+)
+# Its lease's, but the earliest one says when the fleet began.
+PIN: DocumentKind[Pin] = DocumentKind("pin", Pin, kept=_WORKERS)
+STREAM: DocumentKind[StreamIncarnation] = DocumentKind(
+    "stream", _Identity, made=_incarnation, kept=_WORKERS
+)
+PROMPT: DocumentKind[Nothing] = DocumentKind("prompt", Nothing, kept=_WORKERS)
 LEDGER: DocumentKind[LedgerPage] = DocumentKind(
-    "ledger", _LedgerBody, id_field="writer", made=_page, is_dated=True
+    "ledger",
+    _LedgerBody,
+    id_field="writer",
+    made=_page,
+    kept=Keeping(Lifetime.DAY, is_workers=True),
+)
+GENERATION: DocumentKind[SetBack] = DocumentKind(
+    "generation", SetBack, kept=Keeping(Lifetime.LEASE)
 )
 PAUSE: DocumentKind[Pauses] = DocumentKind("pause", Pauses, made=_pauses)
 LOCK: DocumentKind[Lock] = DocumentKind("lock", Lock)
@@ -393,44 +422,23 @@ SUSPECTS = rows_kind("suspects", SuspicionRow)
 GLANCES = rows_kind("glances", GlanceRow)
 FINISHED = rows_kind("finished", int)
 
-KINDS: tuple[DocumentKind[Any], ...] = (
-    SLOT,
-    NOTE,
-    STOP,
-    LANES,
-    WINDOW,
-    TIP,
-    NAP,
-    GONE,
-    GENERATION,
-    PIN,
-    STREAM,
-    PROMPT,
-    LEDGER,
-    PAUSE,
-    LOCK,
-    PACE,
-    REGIME,
-    FOREIGN,
-    PLAN,
-    TURN,
-    PLACES,
-    LOADS,
-    SIGHTINGS,
-    HANDOVERS,
-    SUSPECTS,
-    GLANCES,
-    FINISHED,
+KINDS: tuple[DocumentKind[Any], ...] = tuple(
+    each for each in list(vars().values()) if isinstance(each, DocumentKind)
 )
-# What goes with a lease. A pin stays: the earliest one says when the fleet began.
-OF_A_LEASE = frozenset({GENERATION, GONE, LANES, NAP, NOTE, STOP, TIP, WINDOW})
+_BY_NAME = {str(kind): kind for kind in KINDS}
+OF_A_LEASE = frozenset(kind for kind in KINDS if kind.kept.lifetime is Lifetime.LEASE)
+# What a worker's role allows it to write, as patterns of keys.
+WORKER_KINDS = sorted(
+    f"{kind} *" if kind.kept.lifetime is Lifetime.DAY else str(kind)
+    for kind in KINDS
+    if kind.kept.is_workers
+)
 
 
 def kind_of(name: str) -> DocumentKind[Any] | None:
     """Return the kind of a document by its name in the table; None: no kind of this release's."""
-    for kind in KINDS:
-        if name == kind and not kind.is_dated:
-            return kind
-        if kind.is_dated and name.startswith(f"{kind} "):
-            return kind.of_day(name.removeprefix(f"{kind} "))
-    return None
+    begins, space, day = name.partition(" ")
+    kind = _BY_NAME.get(begins)
+    if kind is None or bool(space) != (kind.kept.lifetime is Lifetime.DAY):
+        return None
+    return kind.of_day(day) if space else kind
