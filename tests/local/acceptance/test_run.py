@@ -5,7 +5,7 @@ import pytest
 from shardfleet_local.acceptance import run as run_module
 from shardfleet_local.acceptance.deployment import NotDestroyed
 from shardfleet_local.acceptance.plan import SHORT
-from shardfleet_local.acceptance.report import Measured, Shown, Step
+from shardfleet_local.acceptance.report import Measured, Shown, Step, passed
 from shardfleet_local.acceptance.run import Acceptance
 from shardfleet_local.acceptance.scene import StepFailed
 from shardfleet_local.aws.deploy import DeploymentFailed, StackOutputs
@@ -76,7 +76,7 @@ def test_all_steps_are_done_between_deploying_and_destroying(deployment):
 
     assert list(rows_of(run)) == ["deploy", "one", "two", "destroy", "left behind"]
     assert deployment.calls == ["bucket", "deploy 1", "destroy"]
-    assert run.passed
+    assert passed(run.rows)
 
 
 def test_a_promise_that_is_not_kept_fails_the_run_and_the_next_step_follows(deployment):
@@ -85,7 +85,7 @@ def test_a_promise_that_is_not_kept_fails_the_run_and_the_next_step_follows(depl
     run.run()
 
     assert rows_of(run)["two"] is Shown.PASSED
-    assert not run.passed
+    assert not passed(run.rows)
 
 
 def test_what_could_not_be_shown_fails_nothing(deployment):
@@ -93,7 +93,7 @@ def test_what_could_not_be_shown_fails_nothing(deployment):
 
     run.run()
 
-    assert run.passed
+    assert passed(run.rows)
 
 
 def test_a_step_that_cannot_be_done_ends_the_steps_and_all_is_destroyed(deployment):
@@ -105,7 +105,7 @@ def test_a_step_that_cannot_be_done_ends_the_steps_and_all_is_destroyed(deployme
     assert rows_of(run)["one"] is Shown.FAILED
     assert rows_of(run)["two"] is Shown.NOT_SHOWN
     assert deployment.calls[-1] == "destroy"
-    assert not run.passed
+    assert not passed(run.rows)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), AssertionError("a mistake of ours")])
@@ -120,7 +120,7 @@ def test_ctrl_c_and_a_crash_in_a_step_destroy_everything(deployment, error):
     assert rows_of(run)["one"] is Shown.FAILED
     assert type(error).__name__ in run.rows[1].measured.text
     assert rows_of(run)["two"] is Shown.NOT_SHOWN
-    assert not run.passed
+    assert not passed(run.rows)
 
 
 @pytest.mark.parametrize("call", ["bucket", "deploy 1"])
@@ -135,7 +135,7 @@ def test_what_could_be_made_of_a_deployment_is_destroyed(deployment, call, error
     else:
         run.run()
         assert rows_of(run)["one"] is Shown.NOT_SHOWN
-        assert not run.passed
+        assert not passed(run.rows)
 
     assert deployment.calls[-1] == "destroy"
 

@@ -139,7 +139,7 @@ def test_a_record_of_ten_mebibytes_comes_through(tmp_path):
 
 
 def test_how_far_it_is_is_told_every_two_seconds_while_it_goes_on():
-    progress = HandledSoFar(5_000, began_ms=0)
+    progress = HandledSoFar(5_000, 0)
     looks = ((1_999, 1_000), (2_000, 1_200), (3_999, 3_000), (4_000, 1_200), (4_500, 3_000))
 
     told = [progress.news(handled, now_ms=at_ms) for at_ms, handled in looks]

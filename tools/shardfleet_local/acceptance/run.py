@@ -60,11 +60,6 @@ class Acceptance:
     _began_ms: int = 0
     _made: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def passed(self) -> bool:
-        """Return whether no promise was broken, and nothing is left."""
-        return all(row.measured.shown is not Shown.FAILED for row in self.rows)
-
     def run(self) -> None:
         """
         Do all of it.

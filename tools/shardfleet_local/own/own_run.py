@@ -150,21 +150,20 @@ class HandlerOutput:
                 ]
 
 
+@dataclass(slots=True)
 class HandledSoFar:
-    """How many records are handled: told while it changes, and not too often."""
+    """How many records of all are handled: told while it changes, and not too often."""
 
-    def __init__(self, records: int, *, began_ms: int) -> None:
-        self._records = records
-        self._told = 0
-        self._told_ms = began_ms
+    records: int
+    told_ms: int
+    told: int = 0
 
     def news(self, handled: int, *, now_ms: int) -> str | None:
         """Return what to say, if anything: it is less than all, more than was told, and time."""
-        is_time = now_ms - self._told_ms >= PROGRESS_EVERY_MS
-        if not is_time or not self._told < handled < self._records:
+        if now_ms - self.told_ms < PROGRESS_EVERY_MS or not self.told < handled < self.records:
             return None
-        self._told, self._told_ms = handled, now_ms
-        return f"{handled:,} of {self._records:,} records handled"
+        self.told, self.told_ms = handled, now_ms
+        return f"{handled:,} of {self.records:,} records handled"
 
 
 def is_hopeless(failures: Sequence[FailureRow], *, stops: int, still_ms: int) -> bool:
@@ -234,7 +233,7 @@ async def _run(
     output = HandlerOutput(fleet.aws.client("logs"), group)
     sent, _ = await feed_stream(records, fleet.aws, stream_arn=fleet.stream_arn, duration_ms=0)
     moved_ms = clock.monotonic_ms()
-    progress, before = HandledSoFar(len(records), began_ms=moved_ms), (-1, 0)
+    progress, before = HandledSoFar(len(records), moved_ms), (-1, 0)
     async with _opened_state(fleet) as state:
         while True:
             stops, slots = await asyncio.gather(state.stops(), state.slots())

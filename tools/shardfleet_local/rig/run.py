@@ -22,7 +22,7 @@ from shardfleet.errors import ShardfleetError
 from shardfleet.producer.settings import ProducerCounts
 from shardfleet_local.rig.feed import SentRecord, feed_stream
 from shardfleet_local.rig.fleet import RunningFleet, running_fleet
-from shardfleet_local.rig.incidents import FleetDisturbance, Troublemaker, clock_text
+from shardfleet_local.rig.incidents import Troublemaker, clock_text
 from shardfleet_local.rig.outcome import Outcome, RunOptions
 from shardfleet_local.rig.proxy import FaultDice
 from shardfleet_local.rig.spark_part import run_spark
@@ -76,7 +76,10 @@ class _Run:
         self._say = say
         self._clock = SystemClock()
         self._trouble = Troublemaker(
-            fleet, clock=self._clock, seed=options.seed, say=self._say_what_happened
+            fleet,
+            clock=self._clock,
+            seed=options.seed,
+            say=lambda each: self._say(f"{clock_text(each.at_ms - self._began_ms)}  {each.text}"),
         )
         self._deliveries = Deliveries()
         self._shards: Sequence[Shard] = ()
@@ -181,9 +184,6 @@ class _Run:
         wrong = f", {dice.errors:,} of {dice.calls:,} calls went wrong" if dice else ""
         done = how_far(self._deliveries, self._shards, total=total, workers=workers, now_ms=now_ms)
         self._say(f"{clock_text(now_ms - self._began_ms)}  {done}{wrong}")
-
-    def _say_what_happened(self, happening: FleetDisturbance) -> None:
-        self._say(f"{clock_text(happening.at_ms - self._began_ms)}  {happening.text}")
 
 
 def how_far(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,10 +18,9 @@ from shardfleet_ops.cli.fleet_access import reaching_aws
 from shardfleet_ops.cli.telling import plain_table, say, tell
 
 if TYPE_CHECKING:
-    from shardfleet_local.acceptance.deployment import Deployment
     from shardfleet_local.acceptance.plan import AcceptanceSize
 
-_NAME_BYTES = 3
+_NAME_BYTES, _HERE = 3, "an embedded AWS on this machine"
 
 
 def acceptance(
@@ -49,71 +49,50 @@ def acceptance(
     with reaching_aws(), _interrupted_by_sigterm():
         if destroy:
             _destroy(destroy, yes=yes, dry_run=dry_run)
-        elif local:
-            _run_embedded(size, output, dry_run=dry_run)
         else:
-            _run_in_account(size, output, account_id=account_id, yes=yes, dry_run=dry_run)
-
-
-def _run_embedded(size: "AcceptanceSize", output: Path, *, dry_run: bool) -> None:
-    from shardfleet_local.acceptance.deployment import AcceptanceAccount, Deployment
-    from shardfleet_local.aws.launcher import EmbeddedAws
-
-    tell(None, _plan(size, "an embedded AWS on this machine"), as_json=False)
-    if dry_run:
-        return
-    with EmbeddedAws(enforce_iam=True) as aws:
-        deployment = Deployment(
-            account=AcceptanceAccount.embedded(aws), name=_new_name(), embedded=True
-        )
-        _run(deployment, size, output, where="the embedded AWS", hidden=aws.account_id)
-
-
-def _run_in_account(
-    size: "AcceptanceSize", output: Path, *, account_id: bool, yes: bool, dry_run: bool
-) -> None:
-    from shardfleet_local.acceptance.deployment import AcceptanceAccount, Deployment
-
-    account = AcceptanceAccount.of_environment()
-    where = f"account {account.account_id}, region {account.region}"
-    tell(None, _plan(size, where), as_json=False)
-    if not approved(yes=yes, dry_run=dry_run, as_json=False):
-        raise typer.Exit(exit_code(done=False, dry_run=dry_run))
-    deployment = Deployment(account=account, name=_new_name(), embedded=False)
-    _run(
-        deployment,
-        size,
-        output,
-        where=f"AWS, {account.region}",
-        hidden="" if account_id else account.account_id,
-    )
+            _run(size, output, local=local, names=account_id, yes=yes, dry_run=dry_run)
 
 
 def _run(
-    deployment: "Deployment", size: "AcceptanceSize", output: Path, *, where: str, hidden: str
+    size: "AcceptanceSize", output: Path, *, local: bool, names: bool, yes: bool, dry_run: bool
 ) -> None:
-    from shardfleet_local.acceptance.report import AcceptanceReport
+    from shardfleet_local.acceptance.deployment import AcceptanceAccount, Deployment
+    from shardfleet_local.acceptance.plan import PREFIX
+    from shardfleet_local.acceptance.report import AcceptanceReport, passed
     from shardfleet_local.acceptance.run import Acceptance
+    from shardfleet_local.aws.launcher import EmbeddedAws
 
-    if not deployment.embedded:
-        say(f"If this is cut off: shardfleet acceptance --destroy {deployment.name} --yes")
-    began = datetime.now(UTC).isoformat(timespec="seconds")
-    run = Acceptance(deployment, size, say)
-    try:
-        run.run()
-    finally:
-        report = AcceptanceReport(
-            name=deployment.name,
-            where=where,
-            version=version("shardfleet"),
-            began=began,
-            size=size,
-            rows=run.rows,
-            hidden=hidden,
-        )
-        for path in report.write(output):
-            say(path)
-    if not run.passed:
+    account = None if local else AcceptanceAccount.of_environment()
+    where = f"account {account.account_id}, region {account.region}" if account else _HERE
+    tell(None, _plan(size, where), as_json=False)
+    # On this machine it costs nothing: nobody is asked.
+    if not approved(yes=yes or local, dry_run=dry_run, as_json=False):
+        raise typer.Exit(exit_code(done=False, dry_run=dry_run))
+    with contextlib.ExitStack() as stack:
+        if account is None:
+            aws = stack.enter_context(EmbeddedAws(enforce_iam=True))
+            account = AcceptanceAccount.embedded(aws)
+        name = f"{PREFIX}{token_hex(_NAME_BYTES)}"
+        deployment = Deployment(account=account, name=name, embedded=local)
+        if not local:
+            say(f"If this is cut off: shardfleet acceptance --destroy {deployment.name} --yes")
+        began = datetime.now(UTC).isoformat(timespec="seconds")
+        run = Acceptance(deployment, size, say)
+        try:
+            run.run()
+        finally:
+            report = AcceptanceReport(
+                name=deployment.name,
+                where="the embedded AWS" if local else f"AWS, {account.region}",
+                version=version("shardfleet"),
+                began=began,
+                size=size,
+                rows=run.rows,
+                hidden="" if names and not local else account.account_id,
+            )
+            for path in report.write(output):
+                say(path)
+    if not passed(run.rows):
         raise typer.Exit(1)
 
 
@@ -131,14 +110,6 @@ def _destroy(name: str, *, yes: bool, dry_run: bool) -> None:
     say(f"Left behind: {'; '.join(left) or 'nothing'}")
     if left:
         raise typer.Exit(1)
-
-
-def _new_name() -> str:
-    from secrets import token_hex
-
-    from shardfleet_local.acceptance.plan import PREFIX
-
-    return f"{PREFIX}{token_hex(_NAME_BYTES)}"
 
 
 def _plan(size: "AcceptanceSize", where: str) -> Iterator[str | Text | Table]:
@@ -164,11 +135,7 @@ def _plan(size: "AcceptanceSize", where: str) -> Iterator[str | Text | Table]:
 @contextlib.contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
     """Let SIGTERM do what Ctrl-C does: end the steps, and destroy."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
