@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from entry_points import CONTESTS, page_with_figures
 from side_by_side import misses_gate
 
 HERE = Path(__file__).parent
@@ -252,6 +253,11 @@ def main() -> None:
     results = load_results()
     TABLE.write_text(table(results), encoding="utf-8")
     PLOT.write_text(plot(results), encoding="utf-8")
+    by_name = {each["name"]: each for each in results}
+    for page in CONTESTS if (HERE.parent / "docs").is_dir() else ():
+        path = HERE.parent / page
+        made = page_with_figures(page, path.read_text(encoding="utf-8"), by_name)
+        path.write_text(made, encoding="utf-8")
     print(f"{TABLE.name}: {len(results)} results")
     if failed:
         raise SystemExit(f"failed or below a gate: {'; '.join(failed)}")

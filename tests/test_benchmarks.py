@@ -1,7 +1,9 @@
 """`make bench`: every benchmark runs, each result is in the table, and a missed gate is named."""
 
+import importlib.util
 import itertools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+RESULTS = BENCHMARKS / "results"
 
 KEPT = '''
 """Is a sum quicker than a loop?"""
@@ -69,7 +72,7 @@ side_by_side.main(__doc__, contests)
 
 @pytest.fixture
 def folder(tmp_path):
-    for name in ("run.py", "side_by_side.py", "quiet.py"):
+    for name in ("run.py", "side_by_side.py", "quiet.py", "entry_points.py"):
         shutil.copy(BENCHMARKS / name, tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "bench_kept.py").write_text(KEPT, "utf-8")
@@ -181,3 +184,78 @@ def test_a_fleet_is_settled_once_each_shards_owner_has_handled_it(monkeypatch):
     assert not handled_by_their_owners({"a": "one", "b": "one"}, [line("a", 11), line("b", 12)])
     assert handled_by_their_owners({"a": "one", "b": "one"}, alone)
     assert not handled_by_their_owners({"a": None, "b": "two"}, [line("a", 11), line("b", 12)])
+
+
+# --- the figures in the pages
+
+ROOT = BENCHMARKS.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# What a sentence of a page may not say by itself: it would be of nobody knows which day.
+MEASURED = (
+    r"\d[\d.,]* ?(x|\u00d7|times) (as|less|more|quicker|slower|faster|Parquet)\b",
+    r"\d[\d.,]* ?(µs|ms|s|seconds?) of (CPU|processor)",
+    r"\b(half|third|quarters?|twice|tenths?|seconds?|millisecond) (of|the)[^.|]{0,40}\bCPU\b",
+    r"costs?[^.|]{0,60}\b(half|third|quarters?|twice|as much)\b[^.|]{0,40}\b(boto3|Parquet|peer)",
+    r"\bworth (some|about) \d",
+    r"\d[\d.,]* ?µs\b",
+)
+
+
+@pytest.fixture(scope="module")
+def entry_points():
+    spec = importlib.util.spec_from_file_location("entry_points", BENCHMARKS / "entry_points.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def results():
+    """Return the results as they are kept, by name."""
+    return {file.stem: json.loads(file.read_text("utf-8")) for file in RESULTS.glob("*.json")}
+
+
+def bare_figures(text, entry_points):
+    """Yield what looks measured in a page and stands in no table that is made of results."""
+    begin, end = re.escape(entry_points.BEGIN), re.escape(entry_points.END)
+    text = re.sub(f"{begin}.*?{end}", "", text, flags=re.DOTALL)
+    for pattern in MEASURED:
+        yield from (found[0] for found in re.finditer(pattern, text))
+
+
+def test_figures_in_pages_are_those_of_the_results(entry_points):
+    """After a measurement: make bench, or benchmarks/run.py --table."""
+    pages = {**entry_points.CONTESTS, **entry_points.FIGURES}
+    for page in pages:
+        text = (ROOT / page).read_text("utf-8")
+        assert entry_points.page_with_figures(page, text, results()) == text, page
+        changed = {
+            name: {**found, "ratio": 99.9, "summary": "99.9 s (x)"}
+            for name, found in results().items()
+        }
+        if page not in entry_points.FIGURES:
+            assert "| 99.90 (" in entry_points.page_with_figures(page, text, changed)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_has_a_figure_that_is_made_of_no_result(page, entry_points):
+    assert list(bare_figures(page.read_text("utf-8"), entry_points)) == []
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "It is 1.72 x quicker than boto3.",
+        "A call takes 3.2 µs, 2.5 x less.",
+        "A page costs about a third of what a loop of boto3 costs.",
+        "An hour of an idle shard costs about a second of CPU.",
+        "A turn takes 40 ms of CPU.",
+        "A row costs about twice the CPU of Parquet's.",
+        "A batch costs about as much as Parquet's.",
+        "It takes three quarters of the CPU time of a function with boto3.",
+        "Files are worth some 4 %.",
+    ],
+)
+def test_such_a_figure_is_found_unless_it_stands_in_a_table_of_results(sentence, entry_points):
+    assert list(bare_figures(sentence, entry_points))
+    table = f"{entry_points.BEGIN}\n{sentence}\n{entry_points.END}"
+    assert not list(bare_figures(table, entry_points))
