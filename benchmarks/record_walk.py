@@ -23,6 +23,7 @@ from shardfleet.domain.slots.slot import intend_start
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.engine.delivery.plain import PlainProgress
 from shardfleet.engine.ports import HandlerResult
+from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.engine.state.fleet_state import slot_body
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
@@ -103,7 +104,7 @@ async def walked() -> Walk:
         source=stream,
         handler=MemoryHandler(clock, handled),
         progress=PlainProgress,
-        dead_letters=None,
+        policy=FailurePolicy(CONFIG.policy_terms),
         events=MemoryEvents(),
         process=MemoryProcess(),
     )

@@ -18,6 +18,7 @@ from protocol import Task, serve
 from shardfleet import Batch
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import ask_to_drain, intend_start
+from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.runtime import bootstrap
@@ -98,7 +99,7 @@ async def turn(config: FleetConfig) -> None:
         source=stream,
         handler=bootstrap.handler_runner(sandbox, threads, context),
         progress=progress_of(config),
-        dead_letters=None,
+        policy=FailurePolicy(config.policy_terms),
         events=sandbox.events,
         process=sandbox.process,
     )

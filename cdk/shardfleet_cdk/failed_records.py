@@ -16,7 +16,7 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from shardfleet.domain.delivery.attempts import POLICIES
+from shardfleet.domain.delivery.policies import POLICIES, Destination
 from shardfleet_cdk.acknowledgements import BUCKET, DEAD_LETTERS, acknowledge
 from shardfleet_cdk.options import FleetTables, Operations
 
@@ -68,19 +68,19 @@ class FailedRecordDestinations(Construct):
         self.queue: sqs.IQueue | None = None
         self.bucket: s3.IBucket | None = None
         self.topic: sns.ITopic | None = None
-        policy = POLICIES.get(on_exhausted)
-        kept_in = policy.kept_in if policy else ""
-        if kept_in == "failed_queue_url":
+        terms = POLICIES.get(on_exhausted)
+        destination = terms.destination if terms else Destination.NOTHING
+        if destination is Destination.QUEUE:
             self.queue = given.failed_queue or dead_letter_queue(
                 self, "Queue", operations=operations
             )
-        if kept_in:
+        if destination is not Destination.NOTHING:
             self.bucket = given.failed_bucket or self._new_bucket(
                 operations, has_windows=has_windows
             )
         elif has_windows:
             self.bucket = given.failed_bucket
-        if policy and policy.told_to:
+        if destination is Destination.TOPIC:
             self.topic = given.failed_topic or self._new_topic(operations)
 
     def _new_topic(self, operations: Operations) -> sns.Topic:

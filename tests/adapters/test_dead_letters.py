@@ -171,7 +171,7 @@ def test_an_object_has_the_same_record_and_a_repeat_replaces_it(places):
 def test_two_fleets_on_one_stream_and_bucket_keep_both_objects(places, other):
     clients, _, bucket, _ = places
     second = S3DeadLetters(
-        bucket._bucket,
+        bucket.bucket,
         client=clients.s3,
         pool=ThreadPool("streams", threads=2),
         invocation=replace(INVOCATION, **other),
@@ -214,9 +214,9 @@ def test_what_this_queue_does_not_take_is_in_the_bucket(places):
     )
     run(queue.record(failed(b"x" * 300_000)))
     (message,) = received(clients, url)
-    assert message["shardfleet"]["payloadLocation"].startswith(f"s3://{bucket._bucket}/")
+    assert message["shardfleet"]["payloadLocation"].startswith(f"s3://{bucket.bucket}/")
 
-    alone = SqsDeadLetters(url, client=clients.sqs, pool=bucket._pool, invocation=INVOCATION)
+    alone = SqsDeadLetters(url, client=clients.sqs, pool=bucket.pool, invocation=INVOCATION)
     with pytest.raises(ConfigurationError, match=r"262144.*failed_bucket"):
         run(alone.record(failed(b"x" * 300_000)))
 
@@ -259,7 +259,7 @@ def told(places):
         Attributes={"RawMessageDelivery": "true"},
     )
     letters = SnsDeadLetters(
-        topic, client=clients.sns, pool=bucket._pool, invocation=INVOCATION, kept=bucket
+        topic, client=clients.sns, pool=bucket.pool, invocation=INVOCATION, kept=bucket
     )
     return clients, letters, url
 
@@ -295,8 +295,8 @@ def test_a_missing_topic_is_a_matter_of_configuration_and_the_record_is_kept(tol
     with pytest.raises(ConfigurationError, match="Publish"):
         run(letters.record(failed(b"one")))
     assert received(clients, url) == []
-    assert letters._kept._bucket in {each["Name"] for each in clients.s3.list_buckets()["Buckets"]}
-    assert clients.s3.list_objects_v2(Bucket=letters._kept._bucket)["KeyCount"] == 1
+    assert letters.kept.bucket in {each["Name"] for each in clients.s3.list_buckets()["Buckets"]}
+    assert clients.s3.list_objects_v2(Bucket=letters.kept.bucket)["KeyCount"] == 1
 
 
 @pytest.mark.parametrize("code", ["AuthorizationError", "KMSAccessDenied"])
@@ -304,7 +304,7 @@ def test_a_topic_that_may_not_be_told_is_a_right_that_is_missing(places, code):
     clients, _, bucket, _ = places
     topic = "arn:aws:sns:eu-central-1:111122223333:given-up"
     letters = SnsDeadLetters(
-        topic, client=clients.sns, pool=bucket._pool, invocation=INVOCATION, kept=bucket
+        topic, client=clients.sns, pool=bucket.pool, invocation=INVOCATION, kept=bucket
     )
     with Stubber(clients.sns) as stubber:
         stubber.add_client_error("publish", code, http_status_code=403)

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardfleet.domain.delivery.attempts import (
-    POLICIES,
     RETRIES,
     Attempts,
     CrashCharge,
@@ -34,10 +33,8 @@ def records_of(count):
     ]
 
 
-def machine(most=3, *, policy="sqs", max_crashes=3, retry="retry"):
-    return Attempts(
-        POLICIES[policy], attempts_most=most, max_crashes=max_crashes, retry=RETRIES[retry]
-    )
+def machine(most=3, *, max_crashes=3, retry="retry"):
+    return Attempts(attempts_most=most, max_crashes=max_crashes, halves=RETRIES[retry])
 
 
 @dataclass
@@ -201,15 +198,11 @@ def test_where_the_handler_says_how_far_it_got_the_batch_is_split_there():
 
 
 @pytest.mark.parametrize(
-    ("most", "policy", "reason"),
-    [
-        (5, "stop", "5 attempts failed, 5 allowed: the shard is stopped"),
-        (2, "sqs", "2 attempts failed, 2 allowed: the record is kept in sqs and skipped"),
-        (1, "s3", "1 attempts failed, 1 allowed: the record is kept in s3 and skipped"),
-    ],
+    ("most", "reason"),
+    [(5, "5 attempts failed, 5 allowed"), (1, "1 attempts failed, 1 allowed")],
 )
-def test_attempts_are_counted_and_then_the_policy_decides(most, policy, reason):
-    attempts, (record,) = machine(most, policy=policy), records_of(1)
+def test_attempts_are_counted_and_then_the_policy_decides(most, reason):
+    attempts, (record,) = machine(most), records_of(1)
     told = [attempts.failed([record], done_count=0, error="no") for _ in range(most)]
     assert [failure.attempt for failure in told] == list(range(1, most + 1))
     assert [failure.gives_up for failure in told] == [False] * (most - 1) + [True]

@@ -172,8 +172,10 @@ def test_a_worker_cannot_do_without_a_handler():
 def test_given_up_records_go_where_the_policy_says(settings, kind):
     sandbox = sandbox_of(**settings)
     threads = TurnThreads(sandbox.config)
-    found = bootstrap.dead_letters(sandbox, threads, context=CONTEXT)
-    assert type(found) is kind
+    policy = bootstrap.failure_policy(sandbox, threads, context=CONTEXT)
+    assert policy.terms is sandbox.config.policy_terms
+    assert policy.admits is None
+    assert type(policy._dead_letters) is kind
 
 
 def test_a_queue_overflows_into_the_bucket_if_there_is_one():
@@ -182,8 +184,8 @@ def test_a_queue_overflows_into_the_bucket_if_there_is_one():
             on_exhausted="sqs", failed_queue_url="http://127.0.0.1/q", failed_bucket=bucket
         )
         threads = TurnThreads(sandbox.config)
-        queue = bootstrap.dead_letters(sandbox, threads, context=CONTEXT)
-        assert (queue._overflow is not None) is has_overflow
+        policy = bootstrap.failure_policy(sandbox, threads, context=CONTEXT)
+        assert (policy._dead_letters.overflow is not None) is has_overflow
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from shardfleet.domain import turn as planned_turn
 from shardfleet.domain.balance import by_count as assignment
+from shardfleet.domain.delivery.policies import POLICIES
 from shardfleet.domain.leases.changes import checkpoint, create, delete, rewind
 from shardfleet.domain.leases.lease import Lease, LeaseAndWhy, LeaseField
 from shardfleet.domain.reasons import MovedToEvenOut
@@ -338,7 +339,7 @@ def test_what_is_passed_and_not_where_the_policy_says_is_found(
     policy, kept_at, is_kept, violations
 ):
     checker, found = planted(checkers.PassedIsKept)
-    checker.ledger.policy = policy
+    checker.ledger.terms = POLICIES[policy]
     checker.ledger.put(SourceRecord("shard-0", (5, 2), "k", 1, 0, b"", is_kept=is_kept))
 
     checker.told(1, Somebody(), skipped("5:2", kept_at=kept_at))
@@ -347,7 +348,7 @@ def test_what_is_passed_and_not_where_the_policy_says_is_found(
 
 def test_what_is_passed_and_was_never_put_is_found():
     checker, found = planted(checkers.PassedIsKept)
-    checker.ledger.policy = "skip"
+    checker.ledger.terms = POLICIES["skip"]
 
     checker.told(1, Somebody(), skipped("5", kept_at=""))
     assert len(found) == 1

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 if TYPE_CHECKING:
+    from shardfleet.engine.shard.failure_policy import FailurePolicy
     from shardfleet_testkit.simulation import Options, RunResult
     from shardfleet_testkit.simulation.sink import Sink
 
@@ -108,8 +109,9 @@ class Fleet:
             details: ``effects``: ``"exact"`` (the sink must end up as it does without faults, the
                 default) or ``"any"``; ``check``: a function of the sink, called after each run,
                 that asserts; ``shards``: at the beginning; ``contract``: ``native`` or ``event``
-                where the parameters do not tell. What a handler returns means what it means in
-                a worker.
+                where the parameters do not tell; ``policy``: what becomes of records that failed
+                five times, instead of trying for ever. What a handler returns means what it means
+                in a worker.
 
         Returns:
             What each fleet went through.
@@ -126,6 +128,7 @@ class Fleet:
             contract=wanted.contract,
             shards=wanted.shards,
             check=wanted.check,
+            policy=wanted.policy,
         )
         only = self._config.getoption("--fleet-seed")
         numbers = range(seed, seed + seeds) if only is None else [only]
@@ -189,6 +192,7 @@ class _Details:
     check: Callable[[Sink], object] | None = None
     shards: int = 4
     contract: str = "auto"
+    policy: FailurePolicy | None = None
 
     def __post_init__(self) -> None:
         if self.effects not in ("exact", "any"):

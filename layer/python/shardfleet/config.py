@@ -17,8 +17,9 @@ from typing import Annotated, Any, Self, get_args
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, fields
 
-from shardfleet.domain.delivery.attempts import POLICIES, RETRIES, FailurePolicy, RetryPolicy
+from shardfleet.domain.delivery.attempts import RETRIES
 from shardfleet.domain.delivery.filters import RecordFilter
+from shardfleet.domain.delivery.policies import POLICIES, PolicyTerms
 from shardfleet.domain.instants import instant_fault
 from shardfleet.errors import ConfigurationError
 
@@ -463,13 +464,13 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
             is_open = not {"?", "@"} & set(self.otlp_endpoint)
             found = repr(self.otlp_endpoint) if is_open else "what may hold a token"
             problems.append(f"otlp_endpoint: {found} found, an http(s) URL allowed")
-        policy = POLICIES.get(self.on_exhausted)
+        terms = POLICIES.get(self.on_exhausted)
         problems += [
             f"{needed}: needed for on_exhausted {self.on_exhausted}"
-            for needed in ((policy.kept_in, policy.told_to) if policy else ())
-            if needed and not getattr(self, needed)
+            for needed in (terms.destination.value if terms else ())
+            if not getattr(self, needed)
         ]
-        if self.max_record_age_ms and policy and policy.stops:
+        if self.max_record_age_ms and terms and terms.stops:
             others = ", ".join(name for name, other in POLICIES.items() if not other.stops)
             problems.append(
                 f"on_exhausted: {self.on_exhausted} found, one of {others} needed for "
@@ -566,14 +567,9 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
         )
 
     @property
-    def failure_policy(self) -> FailurePolicy:
+    def policy_terms(self) -> PolicyTerms:
         """Return what becomes of a record that has used up its attempts."""
         return POLICIES[self.on_exhausted]
-
-    @property
-    def retry_policy(self) -> RetryPolicy:
-        """Return how the records of a call that failed go again."""
-        return RETRIES[self.on_failure]
 
     @property
     def max_call_records(self) -> int:

@@ -14,9 +14,9 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from shardfleet.domain.delivery.attempts import POLICIES
 from shardfleet.domain.delivery.calls import CallKind
 from shardfleet.domain.delivery.hooks import Hook
+from shardfleet.domain.delivery.policies import POLICIES
 from shardfleet.domain.leases.changes import assign
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.engine.worker.turn import WorkerTurn

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from shardfleet.domain.delivery.attempts import POLICIES, FailurePolicy
+from shardfleet.domain.delivery.policies import POLICIES, Destination, PolicyTerms
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.engine.shard.deaggregation import UserRecords
 from shardfleet.engine.shard.dispatch import Dispatcher, cut_batch
@@ -314,8 +314,29 @@ def test_a_record_is_not_skipped_before_it_is_kept_elsewhere():
 # --- a policy is a row
 
 
+@pytest.mark.parametrize(
+    ("most", "policy", "reason"),
+    [
+        (5, "stop", "5 attempts failed, 5 allowed: the shard is stopped"),
+        (2, "sqs", "2 attempts failed, 2 allowed: the record is kept in sqs and skipped"),
+        (1, "s3", "1 attempts failed, 1 allowed: the record is kept in s3 and skipped"),
+    ],
+)
+def test_the_last_failure_says_what_the_policy_does(most, policy, reason):
+    async def scenario(world):
+        world.handler._script = poison(1)
+        world.put(1)
+        await world.turn(turn_ms=60_000)
+        *others, last = [event.reason for event in world.told(BatchFailed)]
+        assert last == reason
+        assert others == [f"attempt {n} of {most} failed" for n in range(1, most)]
+
+    kept_in = {"failed_queue_url": "q", "failed_bucket": "b"}
+    in_world(scenario, max_attempts=most, on_exhausted=policy, **kept_in)
+
+
 def test_a_policy_that_drops_what_fails_takes_one_row(monkeypatch):
-    monkeypatch.setitem(POLICIES, "drop", FailurePolicy(means="the record is dropped"))
+    monkeypatch.setitem(POLICIES, "drop", PolicyTerms("the record is dropped"))
 
     async def scenario(world):
         world.handler._script = poison(2, 7)
@@ -332,7 +353,7 @@ def test_a_policy_that_drops_what_fails_takes_one_row(monkeypatch):
 
 
 def test_a_policy_that_keeps_what_fails_and_stops_there_takes_one_row(monkeypatch):
-    row = FailurePolicy(means="kept, and the shard is stopped", kept_in="failed_bucket", stops=True)
+    row = PolicyTerms("kept, and the shard is stopped", Destination.BUCKET, stops=True)
     monkeypatch.setitem(POLICIES, "keep and stop", row)
     with pytest.raises(ConfigurationError, match="failed_bucket: needed for on_exhausted keep and"):
         a_config(on_exhausted="keep and stop")

@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 
 from shardfleet.domain.slots.slot import TurnOutcome
+from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.engine.state.kinds import WINDOW
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.errors import ShardGone, Throttled
@@ -44,7 +45,7 @@ def port_calls():
     """Return every call of every port of a worker turn, as ``port.method``."""
     for port, kind in typing.get_type_hints(WorkerPorts).items():
         for protocol in (kind, *typing.get_args(kind)):
-            if getattr(protocol, "_is_protocol", False):
+            if getattr(protocol, "_is_protocol", False) or protocol is FailurePolicy:
                 for name, member in vars(protocol).items():
                     if not name.startswith("_") and (
                         callable(member) or isinstance(member, property)
@@ -136,7 +137,7 @@ class Life:
         """Do nothing, as a class without hooks."""
 
     async def handled(self, batch):
-        if batch.shard_id == key(ILL) and self.port == "dead_letters":
+        if batch.shard_id == key(ILL) and self.port == "policy":
             raise ValueError("given up, and kept")
         for record in batch:
             self.waits[int(record.data)] += self.world.clock.now_ms()

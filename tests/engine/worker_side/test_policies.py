@@ -5,8 +5,9 @@ import re
 
 import pytest
 
-from shardfleet.domain.delivery.attempts import POLICIES, RETRIES
+from shardfleet.domain.delivery.attempts import RETRIES
 from shardfleet.domain.delivery.lanes import lane_of
+from shardfleet.domain.delivery.policies import POLICIES, Destination
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.events.delivery import RecordSkipped
 from shardfleet.kpl.packing import OutgoingRecord
@@ -79,14 +80,15 @@ def check(world, bad, *, where):
         of_lane = [n for n in handled if lane_of(key_of(n), lanes) == lane]
         firsts = [of_lane.index(n) for n in sorted(set(of_lane))]
         assert firsts == sorted(firsts), where
-    if world.config.failure_policy.stops:
+    terms = world.config.policy_terms
+    if terms.stops:
         behind = {n for n in range(bad, COUNT + 1) if same_lane(n, bad, lanes)}
         assert not set(handled) & behind, where
         assert set(range(1, bad)) <= set(handled), where
         assert ("stop", key(0)) in world.state.documents, where
         assert stands_before(world, bad), where
         return
-    assert kept == ({bad} if world.config.failure_policy.kept_in else set()), where
+    assert kept == (set() if terms.destination is Destination.NOTHING else {bad}), where
     told = {event.position for event in world.told(RecordSkipped)}
     assert told == {str(place_of_number(world, bad))}, where
     assert set(handled) == set(range(1, COUNT + 1)) - {bad}, where
@@ -95,7 +97,11 @@ def check(world, bad, *, where):
 
 # The engine asks a policy whether it stops, and whether it keeps: what is kept elsewhere, by the
 # same step, has one position.
-TOLD_APART = {(policy.stops, bool(policy.kept_in)): name for name, policy in POLICIES.items()}
+def told_apart_by(terms):
+    return terms.stops, terms.destination is not Destination.NOTHING
+
+
+TOLD_APART = {told_apart_by(terms): name for name, terms in POLICIES.items()}
 CELLS = [
     (policy, position)
     for policy in POLICIES
@@ -105,8 +111,8 @@ CELLS = [
 
 def test_every_policy_and_every_position_is_there():
     assert {policy for policy, _ in CELLS} == POLICIES.keys()
-    for told_apart in {(policy.stops, bool(policy.kept_in)) for policy in POLICIES.values()}:
-        same = [name for name, p in POLICIES.items() if (p.stops, bool(p.kept_in)) == told_apart]
+    for told_apart in TOLD_APART:
+        same = [name for name, terms in POLICIES.items() if told_apart_by(terms) == told_apart]
         assert {position for policy, position in CELLS if policy in same} == POSITIONS.keys()
 
 

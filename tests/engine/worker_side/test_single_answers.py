@@ -64,7 +64,7 @@ class Life:
     async def run(self, turn_ms):
         """Run the turn to its end; return its outcome."""
         world = self.world
-        names = ("leases", "state", "stream", "source", "dead_letters")
+        names = ("leases", "state", "stream", "source", "policy")
         real = world.ports()
         ports = {n: self.fault.port(getattr(real, n), n, world.clock) for n in names}
         turn = asyncio.create_task(world.turn(turn_ms=turn_ms, **ports))

@@ -5,12 +5,14 @@ import asyncio
 from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.delivery.policies import Destination
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import intend_start
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.writer import LeaseWriter
 from shardfleet.engine.retry import Patience
+from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.engine.state.fleet_state import slot_body
 from shardfleet.engine.state.kinds import SLOT
 from shardfleet.engine.worker.ports import WorkerPorts
@@ -185,7 +187,9 @@ class World:
         body = slot_body(change(SLOT.read(document.body, slot_id)))
         await self.state.write("slot", slot_id, body, expected_version=document.version)
 
-    def ports(self, **replaced):
+    def ports(self, dead_letters=None, **replaced):
+        terms = self.config.policy_terms
+        keeps = terms.destination is not Destination.NOTHING
         ports = WorkerPorts(
             clock=self.clock,
             entropy=SeededEntropy(5),
@@ -195,7 +199,7 @@ class World:
             source=self.stream,
             handler=self.handler,
             progress=progress_of(self.config),
-            dead_letters=self.dead_letters,
+            policy=FailurePolicy(terms, (dead_letters or self.dead_letters) if keeps else None),
             events=self.events,
             process=MemoryProcess(),
         )

@@ -20,6 +20,7 @@ from shardfleet.adapters.dynamodb.kcl3 import ROWS_KEY, STATE_KEY
 from shardfleet.adapters.dynamodb.leases import LeasesAmong
 from shardfleet.adapters.kinesis.polling import service_time_ms
 from shardfleet.domain.balance.kcl3 import Kcl3, of_our_application
+from shardfleet.domain.delivery.policies import Destination
 from shardfleet.domain.leases.foreign_leases import set_apart
 from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.leases.unreadable import stand_ins
@@ -195,7 +196,7 @@ class _Examination:
 
     def _failed_queue(self) -> bool | None:
         """Return whether the queue is there; None when the policy needs none."""
-        if self._config.failure_policy.kept_in != "failed_queue_url":
+        if self._config.policy_terms.destination is not Destination.QUEUE:
             return None
         url = self._config.failed_queue_url
         try:

@@ -11,7 +11,7 @@ from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.state.kinds import LOCK, SLOT
 from shardfleet.events.base import Event
-from shardfleet.events.delivery import PageRead
+from shardfleet.events.delivery import PageRead, RecordSkipped
 from shardfleet.events.worker import (
     LeaseAdopted,
     LeaseLost,
@@ -321,6 +321,8 @@ class CallsTakeTurns(Checker):
             # What was on its way when the lease was lost is dropped when it comes.
             if (by.name, event.lease_key) in self._reads:
                 waiting.setdefault(event.lease_key, (at_ms, Counter()))
+        elif isinstance(event, RecordSkipped) and not event.attempts:
+            waiting.pop(event.lease_key, None)  # Held back: no call is made for it.
         elif isinstance(event, LeaseLost | LeaseReleased | ShardEnded):
             waiting.pop(event.lease_key, None)
             self._reads.discard((by.name, event.lease_key))

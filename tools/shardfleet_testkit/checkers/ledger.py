@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from shardfleet.domain.delivery.policies import POLICIES
 from shardfleet.domain.stream.sequence import (
     AT_TIMESTAMP,
     AT_TRIM_HORIZON,
@@ -120,7 +121,7 @@ class RunLedger:
         recreated_ms: when the stream was deleted and created again, None if it was not.
         lanes: how many calls of a shard may go side by side.
         has_windows: progress is stored with the states of tumbling windows.
-        policy: what becomes of a record that is given up (``on_exhausted``).
+        terms: what becomes of a record that is given up.
         wanted_from_ms: nobody is to be given what was put before, milliseconds of the simulation.
         wanted_again: by shard, what was done and lies behind the place that it was set back to, by
             position; what has come again, or is told as lost, is out of it.
@@ -138,7 +139,7 @@ class RunLedger:
         self.wanted_from_ms = 0
         self.lanes = 1
         self.has_windows = False
-        self.policy = "stop"
+        self.terms = POLICIES["stop"]
         self.wanted_again: dict[str, dict[tuple[int, int], SourceRecord]] = {}
         self.spoilt: set[str] = set()
         self._in_results: set[tuple[str, int, int]] = set()

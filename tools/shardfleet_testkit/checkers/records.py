@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardfleet.domain.delivery.attempts import POLICIES
+from shardfleet.domain.delivery.policies import Destination
 from shardfleet.engine.state.kinds import NOTE, SLOT
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import CrashCharged, RecordSkipped
@@ -369,11 +369,12 @@ class PassedIsKept(Checker):
             return
         number, _, sub = event.position.partition(":")
         entry = self.ledger.find(event.lease_key, number, int(sub or 0))
-        policy = POLICIES[self.ledger.policy]
-        is_right = bool(event.kept_at) == bool(policy.kept_in) and not policy.stops
+        terms = self.ledger.terms
+        is_to_be_kept = terms.destination is not Destination.NOTHING
+        is_right = bool(event.kept_at) == is_to_be_kept and not terms.stops
         if not is_right or entry is None or not entry.is_kept:
             place = event.kept_at or "nowhere"
-            text = f"{by.name} passed {entry}, kept {place}; on_exhausted is {self.ledger.policy}"
+            text = f"{by.name} passed {entry}, kept {place}; as it failed, {terms.means}"
             self.found(at_ms, event.lease_key, text)
 
 

@@ -24,6 +24,7 @@ from shardfleet.engine.ports import (
     LeaseStore,
     WorkerLauncher,
 )
+from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
@@ -39,7 +40,12 @@ from shardfleet_testkit.simulation.java_peer import JavaLikePeer
 from shardfleet_testkit.simulation.streams import FaultyStream, TrueStream
 from shardfleet_testkit.simulation.surroundings import Surroundings
 from shardfleet_testkit.simulation.tables import FaultyKcl3, FaultyLeases, FaultyState, LeaseTable
-from shardfleet_testkit.simulation.user_handler import KeptElsewhere, UserHandler, pass_by
+from shardfleet_testkit.simulation.user_handler import (
+    FaultyPolicy,
+    KeptElsewhere,
+    UserHandler,
+    pass_by,
+)
 from shardfleet_testkit.simulation.wire import Outage, Wire
 
 MANAGER_BOX_MS = 70_000
@@ -176,6 +182,7 @@ class Functions:
         turns: worker turns begun.
         latest: the latest invocation of each slot.
         handler_of: makes the ``HandlerRunner`` port of an invocation.
+        policy: what becomes of records that failed for good.
         is_reachable: while it is not set, nothing is invoked.
 
     """
@@ -200,6 +207,8 @@ class Functions:
         self._box_ms = worker_box_ms
         self._overlaps = handlers_overlap
         self.handler_of: Callable[[Actor, Clock], HandlerRunner] = self._scripted
+        terms = config.policy_terms
+        self.policy = FailurePolicy(terms, KeptElsewhere(terms))
         self.is_reachable = asyncio.Event()
         self.is_reachable.set()
         self._numbers = 0
@@ -310,7 +319,12 @@ class Functions:
             source=stream,
             handler=self.handler_of(actor, clock),
             progress=progress_of(self._config),
-            dead_letters=KeptElsewhere(actor, self._around, Wire(actor, self._around, Outage())),
+            policy=FaultyPolicy(
+                actor,
+                self._around,
+                Wire(actor, self._around, Outage()),
+                policy=self.policy,
+            ),
             events=_Sink(actor, self._around),
             process=_Process(actor, self._around),
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.errors import ConfigurationError
 from shardfleet.runtime.handler_loading import LoadedHandler, as_handler, load_handler
 from shardfleet_testkit.simulation.sink import Sink
@@ -35,6 +36,8 @@ class Play:
         has_faults: False: nothing goes wrong, no shard is split or merged.
         expected: what the sink must hold at the end; None: anything.
         check: called with the sink at the end; an AssertionError is a violation.
+        policy: what becomes of records that failed for good; None: they are tried for ever. It
+            does what it does in memory, and survives every worker.
 
     """
 
@@ -47,6 +50,7 @@ class Play:
     has_faults: bool = True
     expected: Mapping[str, Any] | None = None
     check: Callable[[Sink], object] | None = None
+    policy: FailurePolicy | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be played."""

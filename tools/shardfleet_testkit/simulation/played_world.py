@@ -7,6 +7,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
+from msgspec import structs
+
 from shardfleet.config import FleetConfig
 from shardfleet.engine.ports import Clock, HandlerRunner
 from shardfleet_testkit.checkers import Violation
@@ -32,6 +34,9 @@ _NOT_THE_USERS = frozenset(
 _BURSTS = (1, 1, 1, 2, 5)
 # Room for the sequence numbers that splits and merges take between two records.
 _SEQUENCES_PER_RECORD = 1_000
+# So often in a row no call of the sink fails; who dies here dies of the simulation, not of what a
+# record is.
+_ATTEMPTS_MOST, _CRASHES_MOST = 5, 100
 # The rest of the busy time is for reading what was put last, with faults still on.
 _FLOW_PART = 0.9
 
@@ -46,7 +51,7 @@ def muted_in(play: Play) -> frozenset[str]:
 def shape_of(play: Play, chance: random.Random) -> Shape:
     """Draw the shape of a play: small batches, so that a crash leaves something half done."""
     drawn = Shape.drawn(chance, busy_s=play.busy_s)
-    return replace(
+    shape = replace(
         drawn,
         config=FleetConfig(
             fleet="fleet",
@@ -71,6 +76,10 @@ def shape_of(play: Play, chance: random.Random) -> Shape:
         measures_quiet=False,
         has_peer=False,
     )
+    if play.policy is None:
+        return shape
+    config = structs.replace(shape.config, max_attempts=_ATTEMPTS_MOST, max_crashes=_CRASHES_MOST)
+    return replace(shape, config=config)
 
 
 class PlayedWorld(World):
@@ -83,6 +92,8 @@ class PlayedWorld(World):
         self._play = play
         self._overlaps = play.load().is_async
         self.functions.handler_of = self._handler
+        if play.policy is not None:
+            self.functions.policy, around.ledger.terms = play.policy, play.policy.terms
 
     def _handler(self, actor: Actor, clock: Clock) -> HandlerRunner:
         play, around = self._play, self._around

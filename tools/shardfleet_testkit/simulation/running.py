@@ -120,7 +120,7 @@ def _shape(options: Options, chance: random.Random) -> Shape:
         return shape
     if _is_wired(options) and options.busy_s is None:
         shape = dataclasses.replace(shape, busy_s=min(shape.busy_s, _WIRED_BUSY_S))
-    if not shape.config.failure_policy.stops:
+    if not shape.config.policy_terms.stops:
         shape = _giving_up(shape, random.Random(f"{seed}/giving up"))
     shape = _handling(shape, seed)
     if seed % _SLEEPS_ONE_IN == 0:
@@ -164,7 +164,7 @@ async def _run(options: Options) -> RunResult:
     shape = _shape(options, chance)
     if play is not None:
         muted |= muted_in(play)
-    if shape.config.failure_policy.stops:
+    if shape.config.policy_terms.stops:
         # A shard stopped for a record that kills would rest until somebody removes the record.
         muted |= {"poison"}
     if shape.config.tumbling_window_ms:

@@ -89,7 +89,7 @@ class Shape:
         shards = chance.randint(_SHARDS_LEAST, 12)
         config = _config(chance, leases_per_worker=2)
         # A peer reads LATEST as a moving now (§5.1), and gives no record up.
-        may_have_peer = config.initial_position == "TRIM_HORIZON" and config.failure_policy.stops
+        may_have_peer = config.initial_position == "TRIM_HORIZON" and config.policy_terms.stops
         return cls(
             config=config,
             shards=shards,

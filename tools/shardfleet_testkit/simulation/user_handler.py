@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from shardfleet.domain.delivery.hooks import Hook
+from shardfleet.domain.delivery.policies import Destination, PolicyTerms
 from shardfleet.domain.delivery.progress import position_of, read_position
 from shardfleet.domain.delivery.replies import FAILURES
 from shardfleet.domain.delivery.windows import STATE
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import Clock, FailedRecords, HandlerResult
+from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.events.delivery import RecordSkipped
 from shardfleet.records import Batch, Record
 from shardfleet_testkit.checkers import CallBegun, Handled, SourceRecord, Violation
@@ -29,11 +31,12 @@ _FLUSHES_ONE_IN = 4
 _OPEN = "open"
 # In one run out of so many the handler is a class.
 _CLASS_ONCE_IN = 3
-# What is called to keep a record, by policy; after the last one it is kept.
-_GIVEN_UP_BY = {
-    "sqs": ("queue.send",),
-    "s3": ("bucket.put",),
-    "sns": ("bucket.put", "topic.publish"),
+# What is called to keep a record; after the last one it is kept.
+_CALLS = {
+    Destination.NOTHING: (),
+    Destination.QUEUE: ("queue.send",),
+    Destination.BUCKET: ("bucket.put",),
+    Destination.TOPIC: ("bucket.put", "topic.publish"),
 }
 
 
@@ -322,32 +325,60 @@ def _entry_of(record: Record, around: Surroundings) -> SourceRecord | None:
 
 
 class KeptElsewhere:
-    """The ``DeadLetters`` port of one invocation."""
+    """The ``DeadLetters`` port: says by which call a record is kept."""
 
-    def __init__(self, actor: Actor, around: Surroundings, wire: Wire) -> None:
-        """Reach the queue over a wire."""
+    def __init__(self, terms: PolicyTerms) -> None:
+        """Have the last call of the terms' destination."""
+        self._place = "".join(_CALLS[terms.destination][-1:])
+
+    async def record(self, failed: FailedRecords) -> str:
+        """Return the call."""
+        del failed
+        return self._place
+
+
+class FaultyPolicy(FailurePolicy):
+    """The failure policy of one invocation; what it keeps goes over a wire."""
+
+    def __init__(
+        self, actor: Actor, around: Surroundings, wire: Wire, *, policy: FailurePolicy
+    ) -> None:
+        """Carry a policy out that does what it does in memory, and at once."""
+        super().__init__(policy.terms)
+        self.admits = policy.admits
+        self._policy = policy
         self._actor = actor
         self._around = around
         self._wire = wire
 
-    async def record(self, failed: FailedRecords) -> str:
-        """Keep records, and tell it where the policy says so: then alone are they given up."""
-        *first, last = _GIVEN_UP_BY[self._around.ledger.policy]
+    async def give_up(self, failed: FailedRecords) -> str:
+        """Make the destination's calls: with the last one, if any, records are given up."""
+        *first, last = _CALLS[self.terms.destination] or ("",)
+        about = failed.records[0].shard_id
 
         async def nothing() -> str:
             return ""
 
         async def work() -> str:
             for record in failed.records:
-                entry = _entry_of(record, self._around)
-                if entry is not None and entry.data == record.data:
-                    give_up(self._actor, self._around, entry, attempts=failed.attempts)
-            return last
+                self._note(record, attempts=failed.attempts)
+            return await self._policy.give_up(failed)
 
-        about = failed.records[0].shard_id
+        if not last:
+            return await self._policy.give_up(failed)
         for call in first:
             await self._wire.write(call, nothing, about=about)
         return await self._wire.write(last, work, about=about)
+
+    def _note(self, record: Record, *, attempts: int) -> None:
+        entry = _entry_of(record, self._around)
+        if entry is None or entry.data != record.data:
+            return
+        if self.admits is None or self.admits(record):
+            give_up(self._actor, self._around, entry, attempts=attempts)
+        else:
+            entry.is_kept = True
+            self._around.log(self._actor.name, "held back", entry.shard_id, entry)
 
 
 def give_up(actor: Actor, around: Surroundings, entry: SourceRecord, *, attempts: int) -> None:
@@ -360,8 +391,8 @@ def give_up(actor: Actor, around: Surroundings, entry: SourceRecord, *, attempts
 
 
 def pass_by(actor: Actor, around: Surroundings, event: RecordSkipped) -> None:
-    """See a record passed: with ``skip`` that is all that is done about it."""
+    """See a record passed: where records are only skipped, that is all that is done about it."""
     number, _, sub = event.position.partition(":")
     entry = around.ledger.find(event.lease_key, number, int(sub or 0))
-    if around.ledger.policy == "skip" and entry is not None:
+    if around.ledger.terms.only_skips and entry is not None:
         give_up(actor, around, entry, attempts=event.attempts)

@@ -101,7 +101,7 @@ class World:
         )
         around.ledger.lanes = shape.config.parallelism
         around.ledger.has_windows = bool(shape.config.tumbling_window_ms)
-        around.ledger.policy = shape.config.on_exhausted
+        around.ledger.terms = shape.config.policy_terms
         around.ledger.wanted_from_ms = round(shape.instant_s * 1000)
         self._puts = True
         self._begun = asyncio.Event()

@@ -58,28 +58,34 @@ class Invocation(Struct, frozen=True, kw_only=True):
     as_event: Callable[[Sequence[Record]], Mapping[str, Any]]
 
 
-class S3DeadLetters:
+class _DeadLetters(Struct, kw_only=True):
     """
-    The ``DeadLetters`` port over a bucket.
+    What every destination has.
 
-    Args:
-        bucket: its name.
-        client: may repeat; a write replaces itself.
+    Attributes:
         pool: threads of the calls.
         invocation: named in each record.
 
     """
 
-    def __init__(
-        self, bucket: str, *, client: S3Client, pool: ThreadPool, invocation: Invocation
-    ) -> None:
-        """Write nothing yet."""
-        self._bucket = bucket
-        self._client = client
-        self._pool = pool
-        self._invocation = invocation
+    pool: ThreadPool
+    invocation: Invocation
 
-    @in_threads_of("_pool")
+
+class S3DeadLetters(_DeadLetters):
+    """
+    The ``DeadLetters`` port over a bucket.
+
+    Attributes:
+        bucket: its name.
+        client: may repeat; a write replaces itself.
+
+    """
+
+    bucket: str
+    client: S3Client
+
+    @in_threads_of("pool")
     def record(self, failed: FailedRecords) -> str:
         """
         Store durably and return ``s3://bucket/key``.
@@ -90,50 +96,36 @@ class S3DeadLetters:
             ConfigurationError: no such bucket, or no right to write to it.
 
         """
-        key = object_key(failed, self._invocation)
+        key = object_key(failed, self.invocation)
         call = SdkCall(
-            f"PutObject of given-up records to {self._bucket}",
+            f"PutObject of given-up records to {self.bucket}",
             writes=True,
             codes={"NoSuchBucket": ConfigurationError},
         )
         call.run(
-            self._client.put_object,
-            Bucket=self._bucket,
+            self.client.put_object,
+            Bucket=self.bucket,
             Key=key,
-            Body=json.dumps(invocation_record(failed, self._invocation)).encode(),
+            Body=json.dumps(invocation_record(failed, self.invocation)).encode(),
             ContentType="application/json",
         )
-        return f"s3://{self._bucket}/{key}"
+        return f"s3://{self.bucket}/{key}"
 
 
-class SqsDeadLetters:
+class SqsDeadLetters(_DeadLetters):
     """
     The ``DeadLetters`` port over a queue, with S3 for what a message cannot hold.
 
-    Args:
+    Attributes:
         queue_url: the queue.
         client: may repeat; a message may then be there twice.
-        pool: threads of the calls.
-        invocation: named in each record.
         overflow: where records too large for a message go; the message then names the object.
 
     """
 
-    def __init__(
-        self,
-        queue_url: str,
-        *,
-        client: SQSClient,
-        pool: ThreadPool,
-        invocation: Invocation,
-        overflow: S3DeadLetters | None = None,
-    ) -> None:
-        """Send nothing yet."""
-        self._queue_url = queue_url
-        self._client = client
-        self._pool = pool
-        self._invocation = invocation
-        self._overflow = overflow
+    queue_url: str
+    client: SQSClient
+    overflow: S3DeadLetters | None = None
 
     async def record(self, failed: FailedRecords) -> str:
         """
@@ -146,7 +138,7 @@ class SqsDeadLetters:
                 for a message and no bucket is configured.
 
         """
-        body = invocation_record(failed, self._invocation)
+        body = invocation_record(failed, self.invocation)
         text = json.dumps(body)
         refusal = f"an SQS message has {SQS_BYTES_MOST} bytes at most"
         if len(text) <= SQS_BYTES_MOST:
@@ -154,61 +146,47 @@ class SqsDeadLetters:
                 return await self._send(text, refused=RefusalIsAnswer)
             except RefusalIsAnswer as refused:
                 refusal = str(refused)
-        if self._overflow is None:
+        if self.overflow is None:
             raise ConfigurationError(
                 f"{len(failed.records)} given-up record(s) of {_shard_id(failed)} make {len(text)} "
                 f"bytes: {refusal}; set failed_bucket"
             )
         del body["payload"]
-        body["shardfleet"]["payloadLocation"] = await self._overflow.record(failed)
+        body["shardfleet"]["payloadLocation"] = await self.overflow.record(failed)
         return await self._send(json.dumps(body), refused=ConfigurationError)
 
-    @in_threads_of("_pool")
+    @in_threads_of("pool")
     def _send(self, text: str, *, refused: ErrorFactory) -> str:
         missing = ("AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist")
         call = SdkCall(
-            f"SendMessage of given-up records to {self._queue_url}",
+            f"SendMessage of given-up records to {self.queue_url}",
             writes=True,
             codes={
                 **dict.fromkeys(missing, ConfigurationError),
                 **dict.fromkeys(_REFUSED, refused),
             },
         )
-        answer = call.run(self._client.send_message, QueueUrl=self._queue_url, MessageBody=text)
-        return f"{self._queue_url}#{answer['MessageId']}"
+        answer = call.run(self.client.send_message, QueueUrl=self.queue_url, MessageBody=text)
+        return f"{self.queue_url}#{answer['MessageId']}"
 
 
-class SnsDeadLetters:
+class SnsDeadLetters(_DeadLetters):
     """
     The ``DeadLetters`` port over a bucket, of which a topic is told.
 
     A topic keeps nothing, so a record is in the bucket before it is told, and the message names the
     object; the event is in the message, too, where the topic takes it.
 
-    Args:
+    Attributes:
         topic_arn: the topic; none of the kind FIFO.
         client: may repeat; a message may then come twice.
-        pool: threads of the calls.
-        invocation: named in each record.
         kept: where the records are.
 
     """
 
-    def __init__(
-        self,
-        topic_arn: str,
-        *,
-        client: Any,
-        pool: ThreadPool,
-        invocation: Invocation,
-        kept: S3DeadLetters,
-    ) -> None:
-        """Send nothing yet."""
-        self._topic_arn = topic_arn
-        self._client = client
-        self._pool = pool
-        self._invocation = invocation
-        self._kept = kept
+    topic_arn: str
+    client: Any
+    kept: S3DeadLetters
 
     async def record(self, failed: FailedRecords) -> str:
         """
@@ -220,8 +198,8 @@ class SnsDeadLetters:
             ConfigurationError: no such bucket or topic, or no right to write to it.
 
         """
-        place = await self._kept.record(failed)
-        body = invocation_record(failed, self._invocation)
+        place = await self.kept.record(failed)
+        body = invocation_record(failed, self.invocation)
         body["shardfleet"]["payloadLocation"] = place
         text = json.dumps(body)
         if len(text) <= SNS_BYTES_MOST:
@@ -232,18 +210,18 @@ class SnsDeadLetters:
         await self._publish(json.dumps(body), refused=ConfigurationError)
         return place
 
-    @in_threads_of("_pool")
+    @in_threads_of("pool")
     def _publish(self, text: str, *, refused: ErrorFactory) -> None:
         missing = ("NotFound", "NotFoundException")
         call = SdkCall(
-            f"Publish of given-up records to {self._topic_arn}",
+            f"Publish of given-up records to {self.topic_arn}",
             writes=True,
             codes={
                 **dict.fromkeys(missing, ConfigurationError),
                 **dict.fromkeys(_REFUSED_BY_TOPIC, refused),
             },
         )
-        call.run(self._client.publish, TopicArn=self._topic_arn, Message=text)
+        call.run(self.client.publish, TopicArn=self.topic_arn, Message=text)
 
 
 def invocation_record(failed: FailedRecords, invocation: Invocation) -> dict[str, Any]:

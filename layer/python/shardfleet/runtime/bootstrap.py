@@ -24,9 +24,9 @@ manager
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Never, cast
+from typing import TYPE_CHECKING, Never
 
 from msgspec import Struct, field
 
@@ -52,6 +52,7 @@ from shardfleet.adapters.telemetry.whole_lines import finish_lines
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.contract import HandlerContract
+from shardfleet.domain.delivery.policies import Destination
 from shardfleet.engine.ports import (
     Clock,
     DeadLetters,
@@ -63,6 +64,7 @@ from shardfleet.engine.ports import (
     WindowStates,
 )
 from shardfleet.engine.retry import Patience
+from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.errors import ConfigurationError
 from shardfleet.events.base import Level
@@ -294,11 +296,50 @@ def _function_runner(
     )
 
 
-def dead_letters(
+def _bucket(sandbox: Sandbox, pool: ThreadPool, invocation: Invocation) -> S3DeadLetters:
+    return S3DeadLetters(
+        sandbox.config.failed_bucket,
+        client=sandbox.clients.later("s3"),
+        pool=pool,
+        invocation=invocation,
+    )
+
+
+def _queue(sandbox: Sandbox, pool: ThreadPool, invocation: Invocation) -> SqsDeadLetters:
+    return SqsDeadLetters(
+        sandbox.config.failed_queue_url,
+        client=sandbox.clients.later("sqs"),
+        pool=pool,
+        invocation=invocation,
+        overflow=_bucket(sandbox, pool, invocation) if sandbox.config.failed_bucket else None,
+    )
+
+
+def _topic(sandbox: Sandbox, pool: ThreadPool, invocation: Invocation) -> SnsDeadLetters:
+    return SnsDeadLetters(
+        sandbox.config.failed_topic_arn,
+        client=sandbox.clients.later("sns"),
+        pool=pool,
+        invocation=invocation,
+        kept=_bucket(sandbox, pool, invocation),
+    )
+
+
+_DEAD_LETTERS: Mapping[
+    Destination, Callable[[Sandbox, ThreadPool, Invocation], DeadLetters | None]
+] = {
+    Destination.NOTHING: lambda *_: None,
+    Destination.QUEUE: _queue,
+    Destination.BUCKET: _bucket,
+    Destination.TOPIC: _topic,
+}
+
+
+def failure_policy(
     sandbox: Sandbox, threads: TurnThreads, *, context: LambdaContext
-) -> DeadLetters | None:
-    """Return where given-up records go; None when the policy is to stop."""
-    config, pool = sandbox.config, threads.streams
+) -> FailurePolicy:
+    """Return what becomes of records that failed for good."""
+    config = sandbox.config
     source = EventSource.of(config.stream_arn, function_arn=context.invoked_function_arn)
     invocation = Invocation(
         fleet=config.fleet,
@@ -306,28 +347,8 @@ def dead_letters(
         request_id=context.aws_request_id,
         as_event=lambda records: kinesis_event(records, source),
     )
-    bucket = None
-    if config.failed_bucket:
-        s3 = sandbox.clients.later("s3")
-        bucket = S3DeadLetters(config.failed_bucket, client=s3, pool=pool, invocation=invocation)
-    kept_in = config.failure_policy.kept_in
-    if kept_in == "failed_queue_url":
-        return SqsDeadLetters(
-            config.failed_queue_url,
-            client=sandbox.clients.later("sqs"),
-            pool=pool,
-            invocation=invocation,
-            overflow=bucket,
-        )
-    if kept_in != "failed_bucket" or not config.failure_policy.told_to:
-        return bucket if kept_in == "failed_bucket" else None
-    return SnsDeadLetters(
-        config.failed_topic_arn,
-        client=sandbox.clients.later("sns"),
-        pool=pool,
-        invocation=invocation,
-        kept=cast("S3DeadLetters", bucket),
-    )
+    keeping = _DEAD_LETTERS[config.policy_terms.destination]
+    return FailurePolicy(config.policy_terms, keeping(sandbox, threads.streams, invocation))
 
 
 def window_states(

@@ -70,7 +70,7 @@ async def _work(
             source=stream,
             handler=bootstrap.handler_runner(sandbox, threads, context),
             progress=progress_of(sandbox.config),
-            dead_letters=bootstrap.dead_letters(sandbox, threads, context=context),
+            policy=bootstrap.failure_policy(sandbox, threads, context=context),
             events=sandbox.events,
             process=bootstrap.TellingProcess(sandbox),
             cpu=sandbox.cpu,

@@ -19,7 +19,7 @@ record that fails is alone. To know one of a thousand takes ten more failures, w
 none, and as many calls, where ``retry`` takes one for each neighbour.
 
 How a batch goes again says :data:`RETRIES`; what becomes of a record that is given up,
-:data:`POLICIES`.
+:data:`shardfleet.domain.delivery.policies.POLICIES`.
 """
 
 from __future__ import annotations
@@ -36,58 +36,11 @@ from shardfleet.records import Record
 _MOST_DOUBLINGS = 60  # beyond this any back-off has long reached its limit
 
 
-class FailurePolicy(Struct, frozen=True, kw_only=True):
-    """
-    What becomes of a record that has used up its attempts.
-
-    Attributes:
-        means: the same for a person, the end of a sentence.
-        kept_in: the option that names where the record is kept in full; "": nowhere.
-        told_to: the option that names what is told of it, once it is kept; "": nothing.
-        stops: the shard rests at the record until somebody resumes it; else it goes on behind it.
-
-    """
-
-    means: str
-    kept_in: str = ""
-    told_to: str = ""
-    stops: bool = False
-
-
-POLICIES = {
-    "stop": FailurePolicy(means="the shard is stopped", stops=True),
-    "skip": FailurePolicy(means="the record is skipped, and where it stands is told"),
-    "sqs": FailurePolicy(means="the record is kept in sqs and skipped", kept_in="failed_queue_url"),
-    "s3": FailurePolicy(means="the record is kept in s3 and skipped", kept_in="failed_bucket"),
-    "sns": FailurePolicy(
-        means="the record is kept in s3, told to sns and skipped",
-        kept_in="failed_bucket",  # A topic keeps nothing, and without a subscriber nobody has it.
-        told_to="failed_topic_arn",
-    ),
-}
+RETRIES = {"retry": False, "bisect": True}
 """
-By the values of ``on_exhausted``.
-
-A further policy is a row. If it keeps records in a place of its own, there are an option that names
-the place, what writes there (:func:`shardfleet.runtime.bootstrap.dead_letters`), and a grant.
+Whether a batch that failed is split in two, and the halves again, before an attempt counts; else
+its records go together, and one by one for the last attempt. By the values of ``on_failure``.
 """
-
-
-class RetryPolicy(Struct, frozen=True):
-    """
-    How the records of a call that failed go again.
-
-    Attributes:
-        halves: split in two, and the halves again, before an attempt counts; else together, and
-            one by one for the last attempt.
-
-    """
-
-    halves: bool
-
-
-RETRIES = {"retry": RetryPolicy(halves=False), "bisect": RetryPolicy(halves=True)}
-"""By the values of ``on_failure``."""
 
 
 class FailedAttempt(Struct, frozen=True, kw_only=True):
@@ -135,11 +88,10 @@ class Attempts:
     __slots__ = (
         "_batch_error",
         "_ends",
+        "_halves",
         "_is_suspect",
         "_max_crashes",
         "_most",
-        "_policy",
-        "_retry",
         "_through",
         "attempt",
         "charge",
@@ -147,24 +99,21 @@ class Attempts:
 
     def __init__(
         self,
-        policy: FailurePolicy,
         *,
         attempts_most: int,
         max_crashes: int,
-        retry: RetryPolicy = RETRIES["retry"],
+        halves: bool = False,
     ) -> None:
         """
         Begin with nothing tried.
 
         Args:
-            policy: what becomes of records that are given up.
-            retry: how records of a call that failed go again.
             attempts_most: attempts per record; 0 tries for ever.
             max_crashes: deaths over one record.
+            halves: how records of a call that failed go again, see :data:`RETRIES`.
 
         """
-        self._policy = policy
-        self._retry = retry
+        self._halves = halves
         self._most = attempts_most
         self._max_crashes = max_crashes
         self.charge: CrashCharge | None = None
@@ -252,7 +201,7 @@ class Attempts:
             error: what went wrong; the same words mean the same failure.
 
         """
-        if self._retry.halves and len(records) > 1:
+        if self._halves and len(records) > 1:
             return self._split(records[done_count:], is_known=done_count > 0)
         if done_count or (self._is_suspect and error != self._batch_error):
             # This call is the first that the record is known to fail.
@@ -260,7 +209,7 @@ class Attempts:
         attempt, most = self.attempt, self._most
         is_known = len(records) == 1
         if most and attempt >= most and is_known:
-            reason = f"{attempt} attempts failed, {most} allowed: {self._policy.means}"
+            reason = f"{attempt} attempts failed, {most} allowed"
             return FailedAttempt(attempt=attempt, gives_up=True, reason=reason)
         self.attempt += 1
         if self._batch_error is None:

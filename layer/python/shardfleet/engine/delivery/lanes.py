@@ -26,8 +26,8 @@ from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.engine.retry import ATTEMPTS_MOST, Halted, Signal
 from shardfleet.engine.shard.deaggregation import UserRecords
+from shardfleet.engine.shard.delivery import StoppedByPolicy
 from shardfleet.engine.shard.faults import CONCERNS_ALL
-from shardfleet.engine.shard.giving_up import StoppedByPolicy
 from shardfleet.engine.shard.ports import DeliveryPorts
 from shardfleet.engine.shard.progress import Progress
 from shardfleet.engine.state.kinds import LANES

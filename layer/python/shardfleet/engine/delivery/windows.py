@@ -177,8 +177,7 @@ class WindowProgress(Progress):
             StoppedByPolicy: the shard is stopped.
 
         """
-        policy = self.config.failure_policy
-        if kind is not CallKind.WINDOW or policy.stops or policy.kept_in:
+        if kind is not CallKind.WINDOW or not self.ports.policy.terms.only_skips:
             await super().worn_out(error, kind)
         attempts, self.idle_failures = self.idle_failures, 0
         self.ports.events.emit(

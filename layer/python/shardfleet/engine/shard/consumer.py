@@ -23,9 +23,9 @@ from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.retry import Halted
 from shardfleet.engine.shard.deaggregation import Deaggregator, UserRecords
+from shardfleet.engine.shard.delivery import StoppedByPolicy
 from shardfleet.engine.shard.end import ShardEnding
 from shardfleet.engine.shard.faults import ShardFaults
-from shardfleet.engine.shard.giving_up import StoppedByPolicy
 from shardfleet.engine.shard.missing import MissingPorts, MissingShardWatch
 from shardfleet.engine.shard.ports import DeliveryPorts
 from shardfleet.engine.shard.progress import Progress

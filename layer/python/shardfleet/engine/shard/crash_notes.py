@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.delivery.attempts import Attempts, CrashCharge
+from shardfleet.domain.delivery.attempts import RETRIES, Attempts, CrashCharge
 from shardfleet.domain.delivery.calls import CallKind
 from shardfleet.domain.delivery.progress import position_of, position_text, read_position
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
@@ -136,10 +136,9 @@ class CrashNotes:
         """Return attempts that begin with nothing tried."""
         config = self._config
         return Attempts(
-            config.failure_policy,
             attempts_most=config.max_attempts,
             max_crashes=config.max_crashes,
-            retry=config.retry_policy,
+            halves=RETRIES[config.on_failure],
         )
 
     def is_charged(self, lease_key: str) -> bool:

@@ -18,18 +18,24 @@ from typing import Protocol
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.attempts import Attempts
 from shardfleet.domain.delivery.progress import check_order, position_of
+from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.engine.ownership.lease import HeldLease
 from shardfleet.engine.ports import FailedRecords, HandlerResult
 from shardfleet.engine.shard.dispatch import cut_batch
-from shardfleet.engine.shard.giving_up import GivingUp
 from shardfleet.engine.shard.ports import DeliveryPorts
-from shardfleet.events.delivery import BatchFailed, RecordSkipped
+from shardfleet.errors import ShardfleetError
+from shardfleet.events.delivery import BatchFailed, RecordNotKept, RecordSkipped, ShardStopped
 from shardfleet.records import Record
 
-# Kept together where they are too old: with base64 and the event's fields about half of what an SQS
-# message holds (1 MiB).
+# Kept together where the handler gets none of them: with base64 and the event's fields about half
+# of what an SQS message holds (1 MiB).
 _KEPT_RECORDS_MOST = 100
 _KEPT_BYTES_MOST = 256 * 1024
+_HELD_BACK = "held back by the failure policy"
+
+
+class StoppedByPolicy(Exception):
+    """The shard was stopped; the stop is on record."""
 
 
 class RecordLane(Protocol):
@@ -64,24 +70,21 @@ class ShardDelivery:
         config: FleetConfig,
         stream_arn: str,
         ports: DeliveryPorts,
-        giving_up: GivingUp,
     ) -> None:
         """
         Begin with nothing delivered.
 
         Args:
             held: the lease.
-            config: limits, attempts and the failure policy.
+            config: limits and attempts.
             stream_arn: for records that are given up.
-            ports: the dispatcher and the rest.
-            giving_up: keeps what is given up, and stops the shard.
+            ports: the failure policy, the dispatcher and the rest.
 
         """
         self._held = held
         self._config = config
         self._stream_arn = stream_arn
         self._ports = ports
-        self._giving_up = giving_up
         self._call_records = config.max_call_records
 
     async def hand_over(self, waiting: Sequence[Record], lane: RecordLane) -> None:
@@ -102,6 +105,12 @@ class ShardDelivery:
             error = f"the process died {deaths} times while it handled this record"
             await self._give_up(waiting[:1], lane, error=error, attempts=deaths)
             return
+        if admits := self._ports.policy.admits:
+            is_admitted = admits(waiting[0])
+            waiting = [*takewhile(lambda record: admits(record) == is_admitted, waiting)]
+            if not is_admitted:
+                await self._give_up(waiting, lane, error=_HELD_BACK, attempts=0)
+                return
         waiting = await lane.room(waiting)
         if not waiting:
             return
@@ -131,13 +140,14 @@ class ShardDelivery:
         ports, record = self._ports, batch[done]
         failure = lane.attempts.failed(batch, done_count=done, error=error)
         back_off_ms = ports.patience.back_off_ms(failure.attempt)
+        means = f": {ports.policy.terms.means}" if failure.gives_up else ""
         ports.events.emit(
             BatchFailed(
                 lease_key=self._held.lease_key,
                 worker_id=ports.checkpointer.worker_id,
                 position=str(position_of(record)),
                 attempt=failure.attempt,
-                reason=failure.reason,
+                reason=failure.reason + means,
                 error=error,
             )
         )
@@ -153,13 +163,11 @@ class ShardDelivery:
             return ()
         since_ms = self._ports.clock.now_ms() - age_ms
         # 0: nobody told when it arrived.
-        old = list(takewhile(lambda each: 0 < each.approximate_arrival_ms < since_ms, waiting))
-        return old and cut_batch(old, records_most=_KEPT_RECORDS_MOST, bytes_most=_KEPT_BYTES_MOST)
+        return list(takewhile(lambda each: 0 < each.approximate_arrival_ms < since_ms, waiting))
 
     async def _give_up_old(self, old: Sequence[Record], lane: RecordLane) -> None:
         age_ms = self._ports.clock.now_ms() - old[0].approximate_arrival_ms
-        most_ms = self._config.max_record_age_ms
-        error = f"{age_ms} ms old, max_record_age_ms is {most_ms}"
+        error = f"{age_ms} ms old, max_record_age_ms is {self._config.max_record_age_ms}"
         attempts = lane.attempts.attempt - 1
         await self._give_up(old, lane, error=error, attempts=attempts, is_too_old=True)
 
@@ -172,27 +180,25 @@ class ShardDelivery:
         attempts: int,
         is_too_old: bool = False,
     ) -> None:
-        """Keep records elsewhere in full, stop the shard, or go on behind them: by policy."""
-        policy, position = self._config.failure_policy, position_of(records[0])
-        kept_at = ""
-        if policy.kept_in:
-            failed = FailedRecords(
-                stream_arn=self._stream_arn,
-                records=tuple(records),
-                error=error,
-                attempts=attempts,
-                worker_id=self._ports.checkpointer.worker_id,
-                at_ms=self._ports.clock.now_ms(),
-                is_too_old=is_too_old,
-            )
-            kept_at = await self._giving_up.keep(failed)
-        if policy.stops:
-            await self._giving_up.stop(str(position), error=error, attempts=attempts)
+        """Carry the failure policy out for as many as are kept together, and go on behind them."""
+        records = cut_batch(records, records_most=_KEPT_RECORDS_MOST, bytes_most=_KEPT_BYTES_MOST)
+        failed = FailedRecords(
+            stream_arn=self._stream_arn,
+            records=tuple(records),
+            error=error,
+            attempts=attempts,
+            worker_id=self._ports.checkpointer.worker_id,
+            at_ms=self._ports.clock.now_ms(),
+            is_too_old=is_too_old,
+        )
+        kept_at = await self._carried_out(failed)
+        if self._ports.policy.terms.stops:
+            await self.stop(str(position_of(records[0])), error=error, attempts=attempts)
         for record in records:
             self._ports.events.emit(
                 RecordSkipped(
                     lease_key=self._held.lease_key,
-                    worker_id=self._ports.checkpointer.worker_id,
+                    worker_id=failed.worker_id,
                     position=str(position_of(record)),
                     attempts=attempts,
                     kept_at=kept_at,
@@ -201,3 +207,51 @@ class ShardDelivery:
         # Stored at once: another record that kills would have this one counted anew, for ever (H9).
         await lane.done(len(records), given_up=True)
         lane.attempts.gave_up(records[-1])
+
+    async def _carried_out(self, failed: FailedRecords) -> str:
+        """Return where the policy keeps records; as long as it fails, the shard waits."""
+        ports, failures = self._ports, 0
+        while True:
+            try:
+                return await ports.policy.give_up(failed)
+            except ShardfleetError as error:
+                failures += 1
+                ports.events.emit(
+                    RecordNotKept(
+                        lease_key=self._held.lease_key,
+                        worker_id=failed.worker_id,
+                        position=str(position_of(failed.records[0])),
+                        error=str(error),
+                    )
+                )
+            await ports.patience.pause(ports.patience.back_off_ms(failures), self._held.halt)
+
+    async def stop(self, position: str, *, error: str, attempts: int) -> None:
+        """
+        Put a stop on record; the shard rests until somebody removes it.
+
+        What came before it does not count any more: once resumed, the record, which may be another
+        by then, has all its attempts, and its neighbours go along.
+
+        Raises:
+            StoppedByPolicy: always, once it is on record.
+
+        """
+        ports, lease_key = self._ports, self._held.lease_key
+        ports.notes.attempts(lease_key).begin_anew()
+        note = StopNote(
+            lease_key=lease_key,
+            position=position,
+            error=error,
+            attempts=attempts,
+            worker_id=ports.checkpointer.worker_id,
+            at_ms=ports.clock.now_ms(),
+        )
+        await ports.patience.persist(lambda: ports.state.write_stop(note), self._held.halt)
+        ports.events.emit(
+            ShardStopped(
+                lease_key=lease_key, worker_id=note.worker_id, position=position, error=error
+            )
+        )
+        await ports.patience.persist(lambda: ports.notes.settle(lease_key), self._held.halt)
+        raise StoppedByPolicy(note.error)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 
 from shardfleet.engine.ownership.checkpointer import Checkpointer
-from shardfleet.engine.ports import Clock, DeadLetters, Entropy, EventSink, WindowStates
+from shardfleet.engine.ports import Clock, Entropy, EventSink, WindowStates
 from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.dispatch import Dispatcher
+from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.fleet_state import FleetState
 
@@ -19,7 +20,6 @@ class DeliveryPorts(Struct, frozen=True, kw_only=True):
 
     Attributes:
         beside: what stands beside the checkpoints.
-        dead_letters: None when records are never skipped.
         window_states: None where a window's state is kept in the fleet-state table alone.
 
     """
@@ -29,7 +29,7 @@ class DeliveryPorts(Struct, frozen=True, kw_only=True):
     notes: CrashNotes
     state: FleetState
     beside: LeaseNotes
-    dead_letters: DeadLetters | None
+    policy: FailurePolicy
     window_states: WindowStates | None
     clock: Clock
     entropy: Entropy

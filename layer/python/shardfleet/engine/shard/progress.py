@@ -25,7 +25,6 @@ from shardfleet.engine.retry import Halted
 from shardfleet.engine.shard.deaggregation import UserRecords
 from shardfleet.engine.shard.delivery import ShardDelivery
 from shardfleet.engine.shard.dispatch import Joining
-from shardfleet.engine.shard.giving_up import GivingUp
 from shardfleet.engine.shard.ports import DeliveryPorts
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, Throttled, kind_of
 from shardfleet.events.delivery import BatchFailed
@@ -52,9 +51,9 @@ class Progress:
 
         Args:
             held: the lease.
-            config: limits, attempts and the failure policy.
+            config: limits and attempts.
             stream_arn: for records that are given up.
-            ports: the dispatcher and the rest.
+            ports: the failure policy, the dispatcher and the rest.
 
         """
         self.held = held
@@ -62,11 +61,8 @@ class Progress:
         self.ports = ports
         self.attempts = ports.notes.attempts(held.lease_key)
         self.attempts.begin_anew()
-        self._giving_up = GivingUp(held, config=config, ports=ports)
-        self.delivery = ShardDelivery(
-            held, config=config, stream_arn=stream_arn, ports=ports, giving_up=self._giving_up
-        )
-        self.stop = self._giving_up.stop
+        self.delivery = ShardDelivery(held, config=config, stream_arn=stream_arn, ports=ports)
+        self.stop = self.delivery.stop
         self.flushed_ms = ports.clock.monotonic_ms() - config.checkpoint_ms
         self._flushing = asyncio.Lock()
         self._call_records = config.max_call_records

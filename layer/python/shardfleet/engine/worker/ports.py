@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from shardfleet.engine.ports import (
     Clock,
-    DeadLetters,
     Entropy,
     EventSink,
     HandlerRunner,
@@ -19,6 +18,7 @@ from shardfleet.engine.ports import (
     StreamDirectory,
     WindowStates,
 )
+from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.engine.shard.progress import Progress
 from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.engine.state.fleet_state import FleetState
@@ -51,7 +51,7 @@ class WorkerPorts(Struct, frozen=True, kw_only=True):
         source: its records.
         handler: the user's code; loaded and closed by each turn.
         progress: the fleet's way of delivering; see :mod:`shardfleet.engine.delivery`.
-        dead_letters: where given-up records are kept; None with ``on_exhausted`` stop.
+        policy: what becomes of records that failed for good.
         events: diagnostics.
         process: what ends when something cannot be stopped (hazard H10).
         cpu: what the process uses of its CPU; None: not told.
@@ -67,7 +67,7 @@ class WorkerPorts(Struct, frozen=True, kw_only=True):
     source: ShardSource
     handler: HandlerRunner
     progress: type[Progress]
-    dead_letters: DeadLetters | None
+    policy: FailurePolicy
     events: EventSink
     process: Process
     cpu: CpuMeter | None = None

@@ -134,7 +134,7 @@ class ShardWork:
                 notes=self._notes,
                 state=ports.fleet_state,
                 beside=self._beside,
-                dead_letters=ports.dead_letters,
+                policy=ports.policy,
                 window_states=ports.window_states,
                 clock=clock,
                 entropy=ports.entropy,
