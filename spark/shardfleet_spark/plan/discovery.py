@@ -79,12 +79,12 @@ class Discovery:
         return family, self.incarnation
 
     @property
-    def is_due(self) -> bool:
-        """Return whether the list is to be read, for what was asked last."""
+    def wait_ms(self) -> int:
+        """Return when the list is to be read, for what was asked last: in so many milliseconds."""
         if self._due_ms is None:
-            return True
+            return 0
         due_ms = min(self._hurried_ms, self._due_ms) if self._is_urgent else self._due_ms
-        return self._ports.clock.monotonic_ms() >= due_ms
+        return max(0, due_ms - self._ports.clock.monotonic_ms())
 
     async def refresh(self, expected: StreamIncarnation, *, urgent: bool) -> None:
         """
@@ -102,7 +102,7 @@ class Discovery:
         """
         now_ms = self._ports.clock.monotonic_ms()
         self._is_urgent = urgent
-        if self.is_due:
+        if not self.wait_ms:
             try:
                 await self._list()
                 self._doubt.clear()

@@ -43,6 +43,9 @@ from shardfleet_spark.read.shard_pages import FetchPorts, Hint, ShardRange
 
 LOG = logging.getLogger(__name__)
 _NOTHING = Advanced(family=Family({}, {}), busy=frozenset())
+# Without an interval Spark asks again 10 ms after an answer (spark.sql.streaming.pollingDelay), and
+# each ask costs it and this process more than ours. Another source of the query waits for so long.
+_REST_MOST_MS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +185,10 @@ class SourceDriver:
         self._rhythm.asked(self._ports.clock.monotonic_ms())
         known = start or self._last or await self.initial()
         ask = (known, records, total_bytes)
-        self.is_rested = self._in_vain == ask and self._may_rest()
+        rest_ms = self._rest_ms() if self._in_vain == ask else 0
+        self.is_rested = rest_ms > 0
         if self.is_rested:
+            await self._ports.clock.sleep_ms(rest_ms)
             return known
         self._in_vain = None
         token = self._plans.token_of(known)
@@ -342,9 +347,11 @@ class SourceDriver:
             fetch_ms=self._rhythm.fetch_ms if limits.fetch_ms is None else limits.fetch_ms,
         )
 
-    def _may_rest(self) -> bool:
-        """Return whether nothing can have come since there was nothing: nobody was to be asked."""
-        return not (self._target_ms or self._prober.is_due or self._discovery.is_due)
+    def _rest_ms(self) -> int:
+        """Return how long to let Spark wait, for nobody is to be asked; 0: somebody is."""
+        if self._target_ms:
+            return 0
+        return min(self._prober.wait_ms, self._discovery.wait_ms, _REST_MOST_MS)
 
     def _reborn(self, token: PlanToken, after: Advanced) -> tuple[PlanToken, Advanced]:
         """Begin anew with a stream that was created again; only if losses are allowed."""

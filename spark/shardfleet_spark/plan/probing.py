@@ -99,9 +99,11 @@ class IdleShardProber:
         self.throttles = 0
 
     @property
-    def is_due(self) -> bool:
-        """Return whether the next round may begin."""
-        return self._due_ms is None or self._ports.clock.monotonic_ms() >= self._due_ms
+    def wait_ms(self) -> int:
+        """Return when the next round may begin: in so many milliseconds."""
+        if self._due_ms is None:
+            return 0
+        return max(0, self._due_ms - self._ports.clock.monotonic_ms())
 
     def hurry(self) -> None:
         """Let the next round be due at once: something is new."""
@@ -116,7 +118,7 @@ class IdleShardProber:
 
         """
         clock = self._ports.clock
-        if not self.is_due:
+        if self.wait_ms:
             return False
         now_ms = clock.now_ms()
         free_ms = {each: self._hints.of(each, stand).free_ms for each, stand in stands.items()}
