@@ -1,6 +1,8 @@
 """
 From options to the stream and the seal store, kept in each process that uses them.
 
+A query waits for the process that plans it to begin: what only some of these need is imported where
+it is needed.
 Spark reuses its Python workers: connections, threads and clients made for one batch serve the
 next one. The driver-side reader, the planner processes and the workers each have their own.
 """
@@ -15,45 +17,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardfleet.adapters.clients.account_access import Access, AccountClients
-from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools, ensure_lease_table
 from shardfleet.adapters.kinesis.polling import KinesisPolling
 from shardfleet.adapters.kinesis.wire import JSON_PAGES, takes_cbor
 from shardfleet.adapters.system import SystemEntropy
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.domain.leases.lease import Lease
-from shardfleet.events.base import Event
 from shardfleet_spark.host.attended import AttendedClock
 from shardfleet_spark.offsets.file_seals import FileSealStore
-from shardfleet_spark.publish.figures import Figures, figures_to
-from shardfleet_spark.publish.publication import owner_of
-from shardfleet_spark.publish.publisher import Publication, Publisher
-from shardfleet_spark.publish.publishing import Publishing
 from shardfleet_spark.read.sealing import insist
 from shardfleet_spark.read.shard_pages import FetchPorts, ReadPolicy
 
-try:
-    from shardfleet_spark.aws.columns import CBOR_PAGES
-except ImportError:  # Without numpy, record by record; pyarrow is all that this package asks for.
-    CBOR_PAGES = JSON_PAGES
-
 if TYPE_CHECKING:
+    from shardfleet.adapters.kinesis.wire import PageFormat
+    from shardfleet.domain.leases.lease import Lease
+    from shardfleet.events.base import Event
     from shardfleet_spark.offsets.seals import SealStore
     from shardfleet_spark.options.source_options import SourceOptions
+    from shardfleet_spark.publish.figures import Figures
+    from shardfleet_spark.publish.publishing import Publishing
 
 _CLOSE_MS = 5_000
 _LEASE_WRITES = 8
 _kept: dict[tuple[object, ...], KinesisPolling] = {}
 
 
-def read_ports(options: SourceOptions) -> FetchPorts:
+def read_ports(options: SourceOptions, *, probes_alone: bool = False) -> FetchPorts:
     """
     Return the stream and all that reading it needs, the same objects each time.
+
+    Args:
+        options: of the source.
+        probes_alone: whether no page is to be long.
 
     Raises:
         ConfigurationError: no region is known, or there is no such stream.
 
     """
-    stream = _stream_of(options)
+    stream = _stream_of(options, probes_alone=probes_alone)
     return FetchPorts(
         stream=stream,
         source=stream,
@@ -76,24 +75,30 @@ def kept_streams() -> int:
     return len(_kept)
 
 
-def _stream_of(options: SourceOptions) -> KinesisPolling:
+def _stream_of(options: SourceOptions, *, probes_alone: bool) -> KinesisPolling:
     # A forked process must not share its parent's connections.
-    key = (os.getpid(), options.stream, options.stream_calls, *sorted(options.access.items()))
+    access = sorted(options.access.items())
+    key = (os.getpid(), options.stream, options.stream_calls, probes_alone, *access)
     if key not in _kept:
         clients = AccountClients(Access(**options.access), stream=options.stream)
-        arn = clients.stream_arn(options.stream)
+        arn, is_wired = clients.stream_arn(options.stream), options.stream_calls == "wire"
+        long_pages = JSON_PAGES if probes_alone or not takes_cbor() else _cbor_pages()
         _kept[key] = KinesisPolling(
             arn,
-            records=clients.stream_records,
-            control=clients.stream_control,
+            records=clients.later("stream_records"),
+            control=clients.wired_control if is_wired else clients.later("stream_control"),
             pool=ThreadPool("spark-source", threads=options.concurrency),
-            wire=(
-                clients.wire_to(arn, long_pages=CBOR_PAGES if takes_cbor() else JSON_PAGES)
-                if options.stream_calls == "wire"
-                else None
-            ),
+            wire=clients.wire_to(arn, long_pages=long_pages) if is_wired else None,
         )
     return _kept[key]
+
+
+def _cbor_pages() -> PageFormat:
+    try:
+        from shardfleet_spark.aws.columns import CBOR_PAGES  # noqa: PLC0415 - see above
+    except ImportError:  # Without numpy: pyarrow is all that this package asks for.
+        return JSON_PAGES
+    return CBOR_PAGES
 
 
 async def leases_of(options: SourceOptions, application: str) -> Sequence[Lease]:
@@ -104,6 +109,8 @@ async def leases_of(options: SourceOptions, application: str) -> Sequence[Lease]
         ConfigurationError, MalformedLease, Throttled: see the messages.
 
     """
+    from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore, TablePools  # noqa: PLC0415 - see above
+
     pool = ThreadPool("spark-leases", threads=1)
     client = _store_clients(options).table_reads
     pools = TablePools(writes=pool, reads=pool, write_client=client, read_client=client)
@@ -121,6 +128,15 @@ def publishing_of(options: SourceOptions, sid: str) -> Publishing:
         ConfigurationError, ShardfleetError: see the messages.
 
     """
+    from shardfleet.adapters.dynamodb.leases import (  # noqa: PLC0415 - see above
+        DynamoDBLeaseStore,
+        TablePools,
+        ensure_lease_table,
+    )
+    from shardfleet_spark.publish.publication import owner_of  # noqa: PLC0415 - see above
+    from shardfleet_spark.publish.publisher import Publication, Publisher  # noqa: PLC0415 - see above
+    from shardfleet_spark.publish.publishing import Publishing  # noqa: PLC0415 - see above
+
     clients = _store_clients(options)
     reads, writes = clients.table_reads, clients.table_writes
     ports = read_ports(options)
@@ -142,6 +158,10 @@ def publishing_of(options: SourceOptions, sid: str) -> Publishing:
 
 def figures_of(options: SourceOptions) -> Figures | None:
     """Return where the options send figures, None for nowhere."""
+    if not options.metrics:
+        return None
+    from shardfleet_spark.publish.figures import figures_to  # noqa: PLC0415 - see above
+
     clients = partial(_store_clients, options)
     return figures_to(options.metrics, AttendedClock(), cloudwatch=lambda: clients().cloudwatch)
 

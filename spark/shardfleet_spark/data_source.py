@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSource
 
+from shardfleet_spark.host.collector import unsearched
 from shardfleet_spark.options.columns import ddl
 from shardfleet_spark.options.options import option_names, read_options
 from shardfleet_spark.options.sink_options import SinkOptions
@@ -47,7 +48,8 @@ class ShardfleetDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002 - Spark's
         """Return the streaming source."""
-        from shardfleet_spark.stream_reader import KinesisStreamReader  # noqa: PLC0415
+        with unsearched():
+            from shardfleet_spark.stream_reader import KinesisStreamReader  # noqa: PLC0415
 
         return KinesisStreamReader(self._read(SourceOptions))
 

@@ -44,14 +44,14 @@ from shardfleet_spark.options.source_options import SourceOptions
 from shardfleet_spark.plan.driver import DriverSettings, PlannedPartition, SourceDriver
 from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.plan.probing import ProbePace
-from shardfleet_spark.publish.figures import Figures, is_at_tip
-from shardfleet_spark.publish.publishing import Publishing, leave_in_order
-from shardfleet_spark.read.arrow import Rows, batches_of
 from shardfleet_spark.read.sealing import SealedRecords, conform, read_sealed
 from shardfleet_spark.read.shard_pages import FetchPorts, ShardRange
 
 if TYPE_CHECKING:
     from shardfleet.kpl.deaggregate import MisroutedPolicy
+    from shardfleet_spark.publish.figures import Figures
+    from shardfleet_spark.publish.publishing import Publishing
+    from shardfleet_spark.read.arrow import Rows
 
 T = TypeVar("T")
 
@@ -152,6 +152,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._options.publish_to or standing is None:
             return
         if self._publishing is None:
+            from shardfleet_spark.publish.publishing import leave_in_order  # noqa: PLC0415 - see access.py
+
             self._publishing = publishing_of(self._options, standing.sid)
             leave_in_order()
         self._publishing.committed(standing)
@@ -161,6 +163,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._figures is None:
             self._figures = figures_of(self._options)
         if self._figures is not None and driver.standing is not None:
+            from shardfleet_spark.publish.figures import is_at_tip  # noqa: PLC0415 - see access.py
+
             now_ms = self._figures.clock.now_ms()
             at_tip = driver.is_idle and is_at_tip(driver.standing, now_ms=now_ms)
             self._figures.take(driver.report(), at_tip=at_tip)
@@ -172,10 +176,11 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _the_driver(self) -> SourceDriver:
         if self._driver is None:
             options = self._options
+            store = seal_store(options)
             self._driver = SourceDriver(
                 settings_of(options),
-                read_ports(options),
-                seal_store(options),
+                read_ports(options, probes_alone=store is not None),
+                store,
                 leases=partial(leases_of, options),
             )
             if options.available_now_target_ms:
@@ -186,6 +191,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Yield the rows of one task: read, sealed, and only then handed out."""
+        from shardfleet_spark.read.arrow import batches_of  # noqa: PLC0415 - see access.py
+
         planned = partition.planned
         ports = read_ports(self._options)
         leave_imports_alone(kept_streams())
@@ -196,6 +203,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _rows(self, reading: ShardRange, planned: PlannedPartition) -> Rows:
+        from shardfleet_spark.read.arrow import Rows  # noqa: PLC0415 - see access.py
+
         return Rows(
             shard_id=reading.shard_id,
             stream=self._options.stream_name,

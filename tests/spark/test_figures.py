@@ -8,7 +8,7 @@ import pytest
 from shardfleet.adapters.system import SystemClock
 from shardfleet.adapters.telemetry import metrics
 from shardfleet_local.aws.cloudwatch import embedded_metrics
-from shardfleet_spark.offsets.lineage import Family
+from shardfleet_spark.offsets.lineage import CommittedStanding, Family
 from shardfleet_spark.plan.lags import behind_now
 from shardfleet_spark.plan.planning import stats_of
 from shardfleet_spark.publish.figures import (
@@ -21,7 +21,6 @@ from shardfleet_spark.publish.figures import (
     is_at_tip,
     unit_of,
 )
-from shardfleet_spark.publish.publication import CommittedStanding
 from shardfleet_testkit.clock import VirtualClock, run_virtual
 from tests.spark.memory_seals import seal, stand, token
 

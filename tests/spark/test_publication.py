@@ -21,9 +21,9 @@ from shardfleet.domain.stream.sequence import (
 )
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.errors import OutcomeUnknown, Throttled
-from shardfleet_spark.offsets.lineage import Family, Listing
+from shardfleet_spark.offsets.lineage import CommittedStanding, Family, Listing
 from shardfleet_spark.offsets.plan_token import Stand
-from shardfleet_spark.publish.publication import CommittedStanding, owner_of
+from shardfleet_spark.publish.publication import owner_of
 from shardfleet_spark.publish.publisher import TAKEN_AFTER_MS, LeaseTaken, Publication, Publisher
 from shardfleet_spark.publish.publishing import Publishing
 from shardfleet_spark.read.shard_pages import FetchPorts, ReadPolicy

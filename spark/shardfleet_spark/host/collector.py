@@ -15,6 +15,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from zipimport import zipimporter
 
 _SETTLED = 2
@@ -45,6 +47,17 @@ def leave_imports_alone(streams: int) -> None:
     if _seen == _SETTLED:
         gc.collect()
         gc.freeze()
+
+
+@contextmanager
+def unsearched() -> Iterator[None]:
+    """Have this process not search what is imported meanwhile, nor what it had before."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def forget_archives() -> None:

@@ -55,6 +55,28 @@ class Listing:
     at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class CommittedStanding:
+    """
+    What Spark has committed.
+
+    Attributes:
+        sid: of the query.
+        family: where the shards stand, and which ones wait.
+        listing: the newest one that makes sense, None before the first.
+
+    """
+
+    sid: str
+    family: Family
+    listing: Listing | None
+
+    @property
+    def graph(self) -> ShardGraph | None:
+        """Return the shards of the listing."""
+        return None if self.listing is None else self.listing.graph
+
+
 def first_family(
     graph: ShardGraph,
     begun: Collection[str],

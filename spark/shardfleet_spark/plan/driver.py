@@ -16,7 +16,13 @@ from typing import Any
 
 from shardfleet.domain.stream.sequence import PointKind
 from shardfleet.records import StreamRecord
-from shardfleet_spark.offsets.lineage import Family, admit, first_family, needs_listing
+from shardfleet_spark.offsets.lineage import (
+    CommittedStanding,
+    Family,
+    admit,
+    first_family,
+    needs_listing,
+)
 from shardfleet_spark.offsets.plan_token import Emission, PlanToken, Stand, token_to_json
 from shardfleet_spark.offsets.seals import Seal, SealKey, SealStore, in_groups
 from shardfleet_spark.options.starting import FLEET, Start
@@ -26,25 +32,23 @@ from shardfleet_spark.plan.driver_reads import BatchRequest, DriverRead, DriverR
 from shardfleet_spark.plan.fleet_positions import LeaseReader, start_after
 from shardfleet_spark.plan.lags import behind_now
 from shardfleet_spark.plan.planning import (
-    DRIVER_BYTES,
     Advanced,
     BatchLimits,
     advance,
     carried_by_driver,
+    driver_notice,
     is_converged,
     next_token,
 )
 from shardfleet_spark.plan.probing import Hints, IdleShardProber, ProbePace
 from shardfleet_spark.plan.rhythm import Rhythm
 from shardfleet_spark.plan.sealed_plans import SealedPlans
-from shardfleet_spark.publish.publication import CommittedStanding
 from shardfleet_spark.read.sealing import PartitionRange, SealRange
 from shardfleet_spark.read.shard_pages import FetchPorts, Hint, ShardRange
 
 LOG = logging.getLogger(__name__)
 _NOTHING = Advanced(family=Family({}, {}), busy=frozenset())
-# Without an interval Spark asks again 10 ms after an answer (spark.sql.streaming.pollingDelay), and
-# each ask costs it and this process more than ours. Another source of the query waits for so long.
+# Spark asks again after 10 ms; no longer than this does an ask hold up a query's other source.
 _REST_MOST_MS = 50
 
 
@@ -269,15 +273,9 @@ class SourceDriver:
 
     def _take_notice(self, shards: int) -> None:
         """Log once that more may come in than the driver can hand on, if that may be."""
-        if shards <= 1 or self._notice:
-            return
-        self._notice = (
-            f"no seal store is named, so the driver itself reads: {DRIVER_BYTES >> 20} MiB a batch "
-            f"at most, which is {DRIVER_BYTES / 60e6:.1f} MB/s at a trigger of 60 s and "
-            f"{DRIVER_BYTES / 10e6:.1f} MB/s at 10 s. The {shards} open shards may take "
-            f"{shards} MiB/s: for as much, set sealStore (or a shorter trigger)"
-        )
-        LOG.warning("%s", self._notice)
+        if shards > 1 and not self._notice:
+            self._notice = driver_notice(shards)
+            LOG.warning("%s", self._notice)
 
     def _standing(self, token: PlanToken, family: Family) -> CommittedStanding:
         return CommittedStanding(token.sid, family, self._discovery.listing)

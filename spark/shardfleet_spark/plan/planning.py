@@ -191,6 +191,16 @@ def carried_by_driver(limits: BatchLimits) -> BatchLimits:
     )
 
 
+def driver_notice(shards: int) -> str:
+    """Return what that may come to, with so many open shards."""
+    return (
+        f"no seal store is named, so the driver itself reads: {DRIVER_BYTES >> 20} MiB a batch "
+        f"at most, which is {DRIVER_BYTES / 60e6:.1f} MB/s at a trigger of 60 s and "
+        f"{DRIVER_BYTES / 10e6:.1f} MB/s at 10 s. The {shards} open shards may take "
+        f"{shards} MiB/s: for as much, set sealStore (or a shorter trigger)"
+    )
+
+
 def is_converged(token: PlanToken, after: Advanced, target_ms: int) -> frozenset[str]:
     """
     Return the live shards that have given all that had arrived by ``target_ms`` (AvailableNow).

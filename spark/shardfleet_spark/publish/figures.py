@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import IO, Any, Protocol
 
 from shardfleet.engine.ports import Clock
-from shardfleet_spark.publish.publication import CommittedStanding
+from shardfleet_spark.offsets.lineage import CommittedStanding
 
 NAMESPACE = "shardfleet"
 LAG = "millis_behind_latest"
@@ -178,9 +178,9 @@ def unit_of(metric: str) -> str:
     return next(unit for name, unit in METRICS.values() if name == metric)
 
 
-def figures_to(text: str, clock: Clock, *, cloudwatch: Callable[[], Any]) -> Figures | None:
+def figures_to(text: str, clock: Clock, *, cloudwatch: Callable[[], Any]) -> Figures:
     """
-    Return what option ``metrics`` names, None for nothing.
+    Return what option ``metrics`` names.
 
     Args:
         text: ``emf:<fleet>`` or ``cloudwatch:<fleet>``.
@@ -189,8 +189,6 @@ def figures_to(text: str, clock: Clock, *, cloudwatch: Callable[[], Any]) -> Fig
 
     """
     kind, _, fleet = text.partition(":")
-    if not text:
-        return None
     return Figures(
         EmfFigures(fleet) if kind == "emf" else CloudWatchFigures(cloudwatch(), fleet), clock
     )

@@ -13,7 +13,6 @@ past it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -31,30 +30,7 @@ from shardfleet.domain.stream.sequence import (
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
 )
-from shardfleet.domain.stream.shards import ShardGraph
-from shardfleet_spark.offsets.lineage import Family, Listing, is_younger
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedStanding:
-    """
-    What Spark has committed.
-
-    Attributes:
-        sid: of the query.
-        family: where the shards stand, and which ones wait.
-        listing: the newest one that makes sense, None before the first.
-
-    """
-
-    sid: str
-    family: Family
-    listing: Listing | None
-
-    @property
-    def graph(self) -> ShardGraph | None:
-        """Return the shards of the listing."""
-        return None if self.listing is None else self.listing.graph
+from shardfleet_spark.offsets.lineage import CommittedStanding, is_younger
 
 
 def owner_of(sid: str) -> str:

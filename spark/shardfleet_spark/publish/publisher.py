@@ -18,8 +18,8 @@ from shardfleet.domain.leases.lease import Applied, ChangeKind, Gone, Lease, Lea
 from shardfleet.domain.refusals import Doubt
 from shardfleet.engine.ports import Clock, LeaseStore
 from shardfleet.errors import OutcomeUnknown, ShardfleetError, Throttled, settled
+from shardfleet_spark.offsets.lineage import CommittedStanding
 from shardfleet_spark.publish.publication import (
-    CommittedStanding,
     finishing,
     giving_up,
     leases_to_create,

@@ -15,7 +15,7 @@ from typing import Any
 
 from shardfleet.domain.refusals import Doubt
 from shardfleet.errors import OutcomeUnknown, Throttled, Unsettled
-from shardfleet_spark.publish.publication import CommittedStanding
+from shardfleet_spark.offsets.lineage import CommittedStanding
 from shardfleet_spark.publish.publisher import Publisher
 from shardfleet_spark.read.sealing import persist
 from shardfleet_spark.read.shard_pages import FetchPorts
