@@ -1,7 +1,8 @@
 """
-How far does one have to read to follow a record? Five of them, from their page to the checkpoint.
+How far does one have to read to follow a record, and four leases that a manager gives out?
 
-A worker turn over memory ports, every option off, in virtual time. Counted are the files of the
+Five records from their page to the checkpoint, and a manager's turn from its first call to its
+report: over memory ports, every option off, in virtual time. Counted are the files of the
 library in which a call begins or goes on, and how often the next one lies in another file.
 
     python benchmarks/record_walk.py [--verbose]
@@ -15,22 +16,27 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from msgspec.structs import replace
+
 import shardfleet
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import ChangeResult, Lease, LeaseChange
 from shardfleet.domain.reading.pages import RecordsPage
-from shardfleet.domain.slots.slot import intend_start
+from shardfleet.domain.slots.slot import SlotState, intend_start
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.engine.delivery.plain import PlainProgress
+from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.engine.shard.failure_policy import FailurePolicy
-from shardfleet.engine.state.fleet_state import slot_body
+from shardfleet.engine.state.fleet_state import FleetState, slot_body
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.records import Batch
 from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory import (
     MemoryEvents,
+    MemoryKcl3Store,
+    MemoryLauncher,
     MemoryLeaseStore,
     MemoryProcess,
     MemoryStateStore,
@@ -41,6 +47,7 @@ from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN, MemoryStream
 
 LIBRARY = str(Path(shardfleet.__file__).parent)
 RECORDS, SHARD, WORKER = 5, "shardId-000000000000", "walk-s0001"
+LEASES = 4  # that a turn of the manager gives out
 CONFIG = FleetConfig(fleet="walk", stream_arn=MEMORY_STREAM_ARN, lease_table="-", state_table="-")
 
 
@@ -114,14 +121,52 @@ async def walked() -> Walk:
     return walk
 
 
+async def managed() -> Walk:
+    """Return the calls of a manager's turn that gives leases to one running slot."""
+    walk, clock = Walk(), VirtualClock()
+    stream = MemoryStream(clock, shards=LEASES)
+    leases = MemoryLeaseStore(
+        [
+            Lease(
+                lease_key=shard.shard_id,
+                checkpoint=AT_TRIM_HORIZON,
+                hash_key_range=shard.hash_key_range,
+            )
+            for shard in await stream.list_shards()
+        ]
+    )
+    state, now_ms = MemoryStateStore(), clock.now_ms()
+    begun = intend_start(None, slot_id="s0001", worker_id=WORKER, name_prefix="walk", now_ms=now_ms)
+    slot = replace(begun, state=SlotState.RUNNING, epoch=1, heartbeat_ms=now_ms)
+    await state.write("slot", "s0001", slot_body(slot), expected_version=None)
+    ports = ManagerPorts(
+        leases=leases,
+        kcl3=MemoryKcl3Store(),
+        state=FleetState(state, clock),
+        stream=stream,
+        source=stream,
+        launcher=MemoryLauncher(),
+        clock=clock,
+        entropy=SeededEntropy(5),
+        events=MemoryEvents(),
+    )
+    manager = LeaseManager(CONFIG, ports)
+    sys.setprofile(walk.seen)
+    report = await manager.turn()
+    sys.setprofile(None)
+    assert len(report.plan.assignment.assignments) == LEASES
+    return walk
+
+
 def main() -> None:
     """Print the figures."""
-    walk = run_virtual(walked())
-    print(
-        f"{RECORDS} records: {len(walk.files)} files, {walk.moves} moves, {len(walk.calls)} calls"
-    )
-    if "--verbose" in sys.argv:
-        print(*(f"{file:36} {name}" for file, name in walk.calls), sep="\n")
+    for what, walk in (
+        (f"{RECORDS} records", run_virtual(walked())),
+        (f"a manager's turn that gives out {LEASES} leases", run_virtual(managed())),
+    ):
+        print(f"{what}: {len(walk.files)} files, {walk.moves} moves, {len(walk.calls)} calls")
+        if "--verbose" in sys.argv:
+            print(*(f"{file:36} {name}" for file, name in walk.calls), sep="\n")
 
 
 if __name__ == "__main__":

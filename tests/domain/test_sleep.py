@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.foreign_owners import Foreign, foreign_owners, noted_foreign
 from shardfleet.domain.reasons import OtherApplication, Reason
@@ -138,7 +139,7 @@ def test_what_is_stored_is_replaced_while_two_runs_of_the_manager_may_still_fail
 def test_a_look_that_failed_is_stored_at_once_and_so_is_one_that_made_up_for_it():
     nap = Nap(lease_key="0", worker_id="a", since_ms=0, done=number("7"))
     quiet = Glance(since_ms=0, iterator="i", made_ms=60_000, quiet_ms=60_000)
-    failed = quiet._replace(failures=1)
+    failed = replace(quiet, failures=1)
 
     assert are_due_to_be_stored([nap], {"0": quiet}, {"0": failed}, now_ms=60_000)
     assert are_due_to_be_stored([nap], {"0": failed}, {"0": quiet}, now_ms=60_000)

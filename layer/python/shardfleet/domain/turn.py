@@ -329,12 +329,22 @@ def plan_turn(config: FleetConfig, snapshot: TurnSnapshot) -> TurnPlan:
     leases = _with_created(snapshot.survey.leases, sync)
     unfinished = [lease for lease in leases if not lease.is_finished]
     paused = snapshot.pauses.among(lease.lease_key for lease in leases)
-    kcl3 = _kcl3(config, snapshot, losses)
+    beside = _beside(snapshot, unfinished, losses.expired)
+    kcl3 = plan_beside(config, snapshot.kcl3, snapshot.slots, facts=beside)
     sleepers = _sleepers(
         config, snapshot, leases, expired=losses.expired, paused=paused, others=kcl3.others
     )
     resting = _resting(unreadable, sleepers, paused) | _perhaps_paused(snapshot, unfinished)
-    slots, pace = _slots(config, snapshot, unfinished, losses=losses, resting=resting, kcl3=kcl3)
+    to_read = count_to_read(
+        unfinished,
+        ours={slot.worker_id for slot in snapshot.slots},
+        expired=losses.expired,
+        resting=resting,
+        steals=kcl3.leads
+        or config.assignment == _STEALING
+        or beside.migrates is Direction.FROM_JAVA,
+    )
+    slots, pace = _slots(config, snapshot, unfinished, beside=beside, to_read=to_read)
     facts = AssignmentFacts(
         now_ms=snapshot.at_ms,
         expired=losses.expired,
@@ -465,6 +475,8 @@ def _pin_ms(snapshot: TurnSnapshot, sync: LeaseSyncPlan) -> int:
 
 def _with_created(leases: Sequence[Lease], sync: LeaseSyncPlan) -> Sequence[Lease]:
     """Return the leases as they are once the plan's new ones exist."""
+    if not sync.create:
+        return leases
     known = {lease.lease_key for lease in leases}
     return (*leases, *(w.lease for w in sync.create if w.lease.lease_key not in known))
 
@@ -550,16 +562,21 @@ def _sleepers(
 # --- who gives out the leases
 
 
-def _kcl3(config: FleetConfig, snapshot: TurnSnapshot, losses: Losses) -> Kcl3Plan:
-    unfinished = [lease for lease in snapshot.survey.leases if not lease.is_finished]
-    facts = BesideFacts(
+def _beside(
+    snapshot: TurnSnapshot, unfinished: Sequence[Lease], expired: Collection[str]
+) -> BesideFacts:
+    """Return who has leases, those that are to be created included, and who let one expire."""
+    held = Counter(lease.lease_owner for lease in unfinished if lease.lease_owner)
+    held.update(
+        old for lease in unfinished if (old := lease.checkpoint_owner) and old != lease.lease_owner
+    )
+    return BesideFacts(
         now_ms=snapshot.at_ms,
-        holders=_held_by(unfinished),
-        losers={le.effective_owner for le in unfinished if le.lease_key in losses.expired},
+        holders=held,
+        losers={le.effective_owner or "" for le in unfinished if le.lease_key in expired},
         migrates=_migrates(snapshot),
         is_paused=snapshot.pauses.fleet is not None,
     )
-    return plan_beside(config, snapshot.kcl3, snapshot.slots, facts=facts)
 
 
 def _migrates(snapshot: TurnSnapshot) -> Direction | None:
@@ -585,22 +602,11 @@ def _slots(
     snapshot: TurnSnapshot,
     unfinished: Sequence[Lease],
     *,
-    losses: Losses,
-    resting: Collection[str],
-    kcl3: Kcl3Plan,
+    beside: BesideFacts,
+    to_read: int,
 ) -> tuple[SlotPlan, Pace]:
-    expired, held = losses.expired, _held_by(unfinished)
-    to_read = count_to_read(
-        unfinished,
-        ours={slot.worker_id for slot in snapshot.slots},
-        expired=expired,
-        resting=resting,
-        steals=kcl3.leads
-        or config.assignment == _STEALING
-        or _migrates(snapshot) is Direction.FROM_JAVA,
-    )
     sizing = plan_size(
-        _slot_needs(config, snapshot, unfinished, held=held),
+        _slot_needs(config, snapshot, unfinished, held=beside.holders),
         unfinished=to_read,
         pace=snapshot.pace,
         limits=_sizing_limits(config, is_thrifty=snapshot.is_thrifty),
@@ -611,18 +617,18 @@ def _slots(
         silent_ms=_silent_ms(config),
         leave_most_ms=config.handover_limit_ms + config.cycle_ms,
         slots_most=config.max_workers,
-        held=held,
+        held=beside.holders,
         taken=snapshot.unreadable_slots,
-        lost=frozenset(
-            lease.effective_owner or "" for lease in unfinished if lease.lease_key in expired
-        ),
+        lost=beside.losers,
     )
     return plan_slots(snapshot.slots, sizing=sizing, facts=facts), sizing.pace
 
 
 def _restarts(slots: Sequence[Slot], plan: SlotPlan, unfinished: Sequence[Lease]) -> frozenset[str]:
-    holders = {lease.effective_owner for lease in unfinished}
     silent = {each.slot_id for each in plan.decisions if each.task is SlotTask.EXAMINE}
+    if not silent:
+        return frozenset()
+    holders = {lease.effective_owner for lease in unfinished}
     return frozenset(
         slot.slot_id
         for slot in slots
@@ -678,15 +684,6 @@ def _slot_needs(
             )
         )
     return needs
-
-
-def _held_by(leases: Iterable[Lease]) -> Counter[str]:
-    """Return worker id to the number of unfinished leases that it holds or is to get."""
-    found = Counter(lease.lease_owner for lease in leases if lease.lease_owner)
-    found.update(
-        old for lease in leases if (old := lease.checkpoint_owner) and old != lease.lease_owner
-    )
-    return found
 
 
 def _leaving(slots: Iterable[Slot], plan: SlotPlan) -> frozenset[str]:

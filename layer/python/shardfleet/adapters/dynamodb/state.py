@@ -306,5 +306,7 @@ class _Other:
 
 
 def _number(text: str) -> int | float:
+    if text.isascii() and text.isdigit():
+        return int(text)
     number = Decimal(text)
     return int(number) if number == number.to_integral_value() else float(number)

@@ -92,4 +92,5 @@ def _is_like_json(body: bytes | bytearray) -> bool:
     Binary values are base64, nulls are left out by botocore, and an escape may hide a name. One
     pattern for all three would take a sixth of the time in which a scan is read.
     """
-    return b"null" not in body and b"\\u00" not in body and not _BINARY.search(body)
+    has_escape = b"\\" in body and b"\\u00" in body  # One letter is found in a tenth of the time.
+    return b"null" not in body and not has_escape and not _BINARY.search(body)

@@ -93,7 +93,6 @@ def plan_balanced(
     expired: frozenset[str],
     workers: Sequence[WorkerView],
     paused: Mapping[str, Reason] = NOTHING_PAUSED,
-    busy: Collection[str] = (),
 ) -> AssignmentPlan:
     """
     Give free leases to the workers with fewest, then even out by at most one steal.
@@ -103,10 +102,16 @@ def plan_balanced(
         expired: keys of owned leases whose owner is lost.
         workers: who may be given leases; other owners' healthy leases are left alone.
         paused: key and reason of leases that nobody is to have.
-        busy: ids of workers for which nothing is stolen.
 
     """
     table = LeaseGroups(leases, expired, paused, leaving=leaving_among(workers))
+    return plan_by_number(table, workers)
+
+
+def plan_by_number(
+    table: LeaseGroups, workers: Sequence[WorkerView], *, busy: Collection[str] = ()
+) -> AssignmentPlan:
+    """Do the same with leases in groups; for workers that are ``busy`` nothing is stolen."""
     workers = [worker for worker in workers if not worker.leaves]
     load = Counter({w.worker_id: table.load[w.worker_id] for w in workers})
     by_id = sorted(workers, key=lambda worker: worker.worker_id)
@@ -244,8 +249,7 @@ class LeaseGroups:
         """Sort a table: those in ``expired`` have no owner, those of ``leaving`` are to move."""
         self._paused = paused
         self._leaving = leaving
-        by_key = {lease.lease_key: lease for lease in leases}
-        self._by_key = {key: by_key[key] for key in sorted(by_key)}
+        self._by_key = {le.lease_key: le for le in sorted(leases, key=lambda le: le.lease_key)}
         self._expired = expired
         self.free: list[Lease] = []
         self.waiting: dict[str, Reason] = {}
@@ -336,18 +340,17 @@ def count_to_read(
     movable: Counter[str] = Counter()
     for lease in leases:
         key, owner = lease.lease_key, lease.lease_owner
+        parents = lease.parent_shard_ids
         if key not in unfinished:
             continue
-        waits = not unfinished.isdisjoint(lease.parent_shard_ids)
+        waits = bool(parents) and not unfinished.isdisjoint(parents)
         if owner is None or key in expired:
             count += not waits and key not in resting
             continue
-        held[owner] += 1
         # What is on its way from us to others is still read by us.
         if owner in ours or lease.checkpoint_owner in ours:
             count += key not in resting
-        if lease.checkpoint_owner is None and not waits:
-            movable[owner] += key not in resting
-    if steals:
-        count += sum(min(movable[owner], held[owner] - 1) for owner in held.keys() - set(ours))
-    return count
+        if steals and owner not in ours:
+            held[owner] += 1
+            movable[owner] += not waits and lease.checkpoint_owner is None and key not in resting
+    return count + sum(min(movable[owner], held[owner] - 1) for owner in held)

@@ -2,7 +2,7 @@
 Who gets which lease by load: free leases to the least loaded worker, then an evening out.
 
 What counts as load is what is known: the utilisation that every worker reports, else the leases'
-throughput, else their number (:func:`shardfleet.domain.balance.by_count.plan_balanced`). Rules:
+throughput, else their number (:func:`shardfleet.domain.balance.by_count.plan_by_number`). Rules:
 docs/protocol.md B1-B8 (§3.2, §3.3; KCL ``VarianceBasedLeaseAssignmentDecider``), with two
 differences: a lease goes only where it makes the fleet more even, so that one heavy shard is not
 passed around; and the choice is by size instead of chance, so that few leases move.
@@ -23,7 +23,7 @@ from shardfleet.domain.balance.by_count import (
     WorkerView,
     in_key_order,
     leaving_among,
-    plan_balanced,
+    plan_by_number,
 )
 from shardfleet.domain.balance.worker_loads import (
     THROUGHPUT,
@@ -94,9 +94,7 @@ def plan_by_load(
     found = measured(groups, rates, staying)
     metrics = known_metrics(found)
     if not metrics:
-        return plan_balanced(
-            leases, expired=expired, workers=workers, paused=paused, busy=at_work(found)
-        )
+        return plan_by_number(groups, workers, busy=at_work(found))
     loads = WorkerLoads(groups, rates, workers=staying, metrics=metrics)
     assignments, left = _place(groups, loads)
     if rebalance:

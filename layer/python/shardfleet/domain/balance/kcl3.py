@@ -9,7 +9,7 @@ leads beside Java is not built.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -106,7 +106,7 @@ class BesideFacts(Struct, frozen=True, kw_only=True):
 
     Attributes:
         now_ms: epoch milliseconds.
-        holders: worker ids that hold a lease or are to get one.
+        holders: worker id to the number of unfinished leases that it holds or is to get.
         losers: worker ids that let a lease expire: whatever their row says, they are gone.
         migrates: while leases are handed over in a direction no slot is shown, and on the way from
             Java those that have nothing are to stay.
@@ -115,8 +115,8 @@ class BesideFacts(Struct, frozen=True, kw_only=True):
     """
 
     now_ms: int
-    holders: Collection[str]
-    losers: Collection[str | None]
+    holders: Mapping[str, int]
+    losers: Collection[str]
     migrates: Direction | None = None
     is_paused: bool = False
 

@@ -28,9 +28,9 @@ _COMPARABLE_MOST = 2.0
 _FINE, _FULL = 1_000, 1_000_000
 
 
-class WorkerUse(Struct, frozen=True):
+class WorkerUse(Struct, frozen=True, array_like=True):
     """
-    What a worker uses, smoothed, and what it reads for that.
+    What a worker uses, smoothed, and what it reads for that; a row of the manager's documents.
 
     Attributes:
         rate: bytes per second of its leases.

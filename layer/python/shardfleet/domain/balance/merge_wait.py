@@ -27,10 +27,10 @@ def waiting_for_a_merge(shards: Iterable[Shard], leases: Sequence[Lease]) -> fro
         leases: all leases of the table.
 
     """
-    missing = {shard.shard_id for shard in shards} - {lease.lease_key for lease in leases}
+    graph = ShardGraph.of(shards)
+    missing = graph.shards.keys() - {lease.lease_key for lease in leases}
     if not missing:
         return frozenset()
-    graph = ShardGraph.of(shards)
     return frozenset(
         lease.lease_key
         for lease in leases

@@ -16,9 +16,9 @@ from msgspec import Struct
 from shardfleet.domain.leases.lease import Lease
 
 
-class Sighting(Struct, frozen=True):
+class Sighting(Struct, frozen=True, array_like=True):
     """
-    A counter as first seen.
+    A counter as first seen; a row of the manager's documents.
 
     Attributes:
         counter: ``leaseCounter``.

@@ -73,6 +73,8 @@ def set_apart(
     """
     refused = {n.lease_key for n in missed if isinstance(n.reason, NeverListed)}
     beyond = {lease.lease_key: lease for lease in survey.leases if graph.is_beyond(lease.lease_key)}
+    if not beyond:
+        return survey
     kept = {lease.lease_key for lease in survey.leases} - beyond.keys() | graph.shards.keys()
     for key, lease in sorted(beyond.items()):
         # A child may be leased before it is listed (awslabs/amazon-kinesis-client issue 164); where
@@ -84,7 +86,7 @@ def set_apart(
         if key not in refused and (is_child or (graph.holes and key in known)):
             kept.add(key)
     strange = [lease for key, lease in sorted(beyond.items()) if key not in kept]
-    return survey if not strange else _without(survey, strange)
+    return _without(survey, strange) if strange else survey
 
 
 def _without(survey: Survey, strange: Sequence[Lease]) -> Survey:

@@ -53,14 +53,13 @@ def foreign_owners(
 
 
 def read_by_others(
-    leases: Iterable[Lease], *, ours: Collection[str], expired: Collection[str]
+    unfinished: Iterable[Lease], *, ours: Collection[str], expired: Collection[str]
 ) -> frozenset[str]:
-    """Return the keys of unfinished leases that somebody else reads, who alone knows how far."""
+    """Return the keys of leases that somebody else reads, who alone knows how far."""
     return frozenset(
         lease.lease_key
-        for lease in leases
-        if not lease.is_finished
-        and lease.lease_key not in expired
+        for lease in unfinished
+        if lease.lease_key not in expired
         and (owner := lease.effective_owner) is not None
         and owner not in ours
     )

@@ -15,9 +15,9 @@ from msgspec import Struct
 from shardfleet.domain.leases.lease import Lease
 
 
-class Handover(Struct, frozen=True):
+class Handover(Struct, frozen=True, array_like=True):
     """
-    A handover as first seen.
+    A handover as first seen; a row of the manager's documents.
 
     Attributes:
         old_owner: still renews and checkpoints.
@@ -81,10 +81,11 @@ def overdue_handovers(
         limit_ms: how long a handover may take.
 
     """
-    return tuple(
+    late = (
         lease
-        for lease in sorted(leases, key=lambda le: le.lease_key)
+        for lease in leases
         if lease.lease_key in pending
         and lease.lease_key not in expired
         and now_ms - pending[lease.lease_key].since_ms > limit_ms
     )
+    return tuple(sorted(late, key=lambda le: le.lease_key))

@@ -23,9 +23,9 @@ APART_MS = 5_000
 FORGET_MS = 90_000
 
 
-class Suspicion(Struct, frozen=True):
+class Suspicion(Struct, frozen=True, array_like=True):
     """
-    How often a shard was found without a lease.
+    How often a shard was found without a lease; a row of the manager's documents.
 
     Attributes:
         count: sightings in a row.

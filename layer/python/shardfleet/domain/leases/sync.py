@@ -208,11 +208,7 @@ class _Lineage:
     ) -> None:
         self.graph = graph
         self.leases = {lease.lease_key: lease for lease in leases}
-        self.parents = {
-            key: set(shard.parent_shard_ids)
-            for key, shard in graph.shards.items()
-            if shard.parent_shard_ids
-        }
+        self.parents = {key: set(parents) for key, parents in graph.named_parents.items()}
         for lease in leases:
             if lease.parent_shard_ids:
                 self.parents.setdefault(lease.lease_key, set()).update(lease.parent_shard_ids)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import (
@@ -160,7 +161,7 @@ _WAKING: Mapping[Found, Reason] = {
 }
 
 
-class Glance(NamedTuple):
+class Glance(Struct, frozen=True, array_like=True):
     """
     What the manager remembers of its last look at a sleeping shard; a row of its document.
 
@@ -184,7 +185,7 @@ def next_glance(nap: Nap, last: Glance | None, *, now_ms: int) -> Glance:
     """Return from where to look now: the last look at this nap, or where its worker stood."""
     known = _known(nap, last)
     is_old = now_ms - known.made_ms >= ITERATOR_AGE_MOST_MS
-    return known._replace(iterator="") if is_old else known
+    return replace(known, iterator="") if is_old else known
 
 
 def _known(nap: Nap, last: Glance | None) -> Glance:
@@ -207,14 +208,14 @@ def after_look(glance: Glance, found: Found, *, iterator: str, at_ms: int) -> Gl
 
     """
     if found is Found.NOTHING:
-        return glance._replace(iterator=iterator, made_ms=at_ms, quiet_ms=at_ms, failures=0)
+        return replace(glance, iterator=iterator, made_ms=at_ms, quiet_ms=at_ms, failures=0)
     if found in _WAKING:
         return _WAKING[found]
     failures = glance.failures + 1
     if failures >= FAILURES_MOST:
         return IteratorTooOld(failures) if found is Found.EXPIRED else LooksRefused(failures)
     kept = glance.iterator if found is Found.REFUSED else ""
-    return glance._replace(iterator=kept, failures=failures)
+    return replace(glance, iterator=kept, failures=failures)
 
 
 def are_due_to_be_stored(

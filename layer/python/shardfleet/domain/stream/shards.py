@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -21,6 +21,8 @@ _PARENTS_OF_A_MERGE = 2
 _SHARD_ID = re.compile(r"shardId-([0-9]{12})")
 
 
+# A turn of the manager asks it of each lease, and the next one of the same ones.
+@lru_cache(maxsize=16_384)
 def shard_number(shard_id: str) -> int | None:
     """Return the number in a shard id of Kinesis, None if it is not one."""
     made = _SHARD_ID.fullmatch(shard_id)
@@ -111,6 +113,7 @@ class ShardGraph:
 
     Attributes:
         shards: shard id to shard, ordered by id.
+        named_parents: shard id to the ids of its parents, of those that name any.
 
     """
 
@@ -123,10 +126,12 @@ class ShardGraph:
                 # Closed rather than open; the text decides among the equally closed.
                 found[shard.shard_id] = max(other, shard, key=lambda s: (not s.is_open, repr(s)))
         self.shards: Mapping[str, Shard] = MappingProxyType(dict(sorted(found.items())))
+        named = {key: shard.parent_shard_ids for key, shard in self.shards.items()}
+        self.named_parents = {key: parents for key, parents in named.items() if parents}
         children: dict[str, list[str]] = {}
-        for shard in self.shards.values():
-            for parent_id in shard.parent_shard_ids:
-                children.setdefault(parent_id, []).append(shard.shard_id)
+        for shard_id, parents in self.named_parents.items():
+            for parent_id in parents:
+                children.setdefault(parent_id, []).append(shard_id)
         self._children = {parent_id: tuple(ids) for parent_id, ids in children.items()}
 
     @classmethod

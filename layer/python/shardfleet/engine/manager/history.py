@@ -207,7 +207,7 @@ class TurnHistory:
         assert self._places is not None
         assert self._plan is not None
         plan = report.plan
-        owners = {lease.lease_key: lease.lease_owner or "" for lease in plan.leases}
+        owners = {le.lease_key: le.lease_owner or "" for le in plan.leases} if told else {}
         done = [
             entry for event in told if (entry := entry_of_event(event, owners=owners)) is not None
         ]
@@ -217,7 +217,8 @@ class TurnHistory:
             as_read = [lease for lease in plan.leases if lease.lease_key not in made]
             slots, began_ms = plan.snapshot.slots, plan.snapshot.reading.began_ms
             # What cannot be read has not gone.
-            unreadable = plan.unreadable.reasons
-            places = {k: place for k, place in self._places.items() if k not in unreadable}
+            places = self._places
+            if unreadable := plan.unreadable.reasons:
+                places = {key: place for key, place in places.items() if key not in unreadable}
             seen = observed(places, as_read, slots, at_ms=began_ms)
         return [*seen, *done, *news(self._plan, body)]

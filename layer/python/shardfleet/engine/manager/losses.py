@@ -52,7 +52,7 @@ class LossWatch:
             for key, seen in kept.items()
             if key not in self._sightings
         }
-        self._sightings = learned | self._sightings
+        self._sightings = learned | self._sightings if learned else self._sightings
         return self._sightings
 
     async def keep(self, plan: TurnPlan) -> None:

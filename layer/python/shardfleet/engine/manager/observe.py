@@ -16,7 +16,7 @@ from shardfleet.config import KEPT_MOST_MS, FleetConfig
 from shardfleet.domain.balance.loads import Loads
 from shardfleet.domain.leases.expiry import Reading, in_step
 from shardfleet.domain.leases.foreign_leases import set_apart
-from shardfleet.domain.leases.holes import Evidence, Suspicion
+from shardfleet.domain.leases.holes import Evidence
 from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
@@ -137,10 +137,9 @@ class Observer:
         plan = plan_turn(self._config, snapshot)
         if not plan.wants_evidence:
             return plan
-        rows = await read_rows(self._state.store, SUSPECTS)
         evidence = Evidence(
+            suspicions=await read_rows(self._state.store, SUSPECTS),
             began_ms=await began_ms(self._state.store, created_ms),
-            suspicions={key: Suspicion(row.count, row.last_ms) for key, row in rows.items()},
         )
         return plan_turn(self._config, replace(snapshot, evidence=evidence))
 

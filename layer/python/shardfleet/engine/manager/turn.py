@@ -264,7 +264,8 @@ class LeaseManager:
         box = Box(ports.clock, ports.clock.monotonic_ms() + LATER_MS)
         try:
             seen = await self._inspector.inspect_if_due()
-            await sweep(seen, plan, leases=ports.leases, state=ports.state.store, box=box)
+            if seen:
+                await sweep(seen, plan, leases=ports.leases, state=ports.state.store, box=box)
         except (BoxSpent, ShardfleetError) as error:
             why = f"{type(error).__name__}: {error}"
             self._ports.events.emit(ManagerStepCut(step="inspection", reason=why))
@@ -286,8 +287,7 @@ class LeaseManager:
         """Keep what was found of shards without a lease, before any is created or deleted."""
         snapshot, state = plan.snapshot, self._ports.state
         if snapshot.evidence and plan.suspicions != snapshot.evidence.suspicions:
-            found = {key: [seen.count, seen.last_ms] for key, seen in plan.suspicions.items()}
-            await write_rows(state.store, SUSPECTS, found)
+            await write_rows(state.store, SUSPECTS, plan.suspicions)
         if plan.sync.finished not in (None, snapshot.finished):
             await state.write_finished(plan.sync.finished or ())
 

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
-from shardfleet.domain.balance.loads import Loads, WorkerUse
+from shardfleet.domain.balance.loads import Loads
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.leases.handovers import Handover
@@ -44,7 +44,7 @@ from shardfleet.engine.state.kinds import (
     loads_body,
     rows_of_loads,
 )
-from shardfleet.engine.state.rows import read_rows, rows_of, write_rows
+from shardfleet.engine.state.rows import rows_of, write_rows
 from shardfleet.errors import (
     MalformedDocument,
     OutcomeUnknown,
@@ -77,7 +77,8 @@ class FleetState:
         """Wrap a store; the clock stamps nothing but locks."""
         self._store = Documents.of(store)
         self._clock = clock
-        self._sightings_found: Sequence[Document] | None = None
+        # As they were read, for those that one writer replaces.
+        self._found: dict[str, Sequence[Document]] = {}
 
     @property
     def store(self) -> Documents:
@@ -163,12 +164,7 @@ class FleetState:
 
     async def sightings(self) -> dict[str, Sighting]:
         """Read the persisted sightings of all leases (manager only)."""
-        self._sightings_found = await self._store.list(SIGHTINGS)
-        rows = rows_of([self._store.typed(SIGHTINGS, each) for each in self._sightings_found])
-        return {
-            key: Sighting(row.counter, row.owner, row.first_seen_ms, row.is_renewed)
-            for key, row in rows.items()
-        }
+        return rows_of(await self._all(SIGHTINGS))
 
     async def write_sightings(self, sightings: Mapping[str, Sighting]) -> None:
         """
@@ -178,11 +174,15 @@ class FleetState:
         """
         rows = {
             # What most leases are is not written with each of them.
-            key: [s.counter, s.owner, s.first_seen_ms, *([] if s.is_renewed else [False])]
-            for key, s in sightings.items()
+            key: (seen.counter, seen.owner, seen.first_seen_ms) if seen.is_renewed else seen
+            for key, seen in sightings.items()
         }
-        found, self._sightings_found = self._sightings_found, None
-        await write_rows(self._store, SIGHTINGS, rows, found=found)
+        await write_rows(self._store, SIGHTINGS, rows, found=self._found.pop(SIGHTINGS, None))
+
+    async def _all(self, kind: DocumentKind[T]) -> list[FoundDocument[T]]:
+        """Read the documents of a kind, of which those to be written next know."""
+        found = self._found[kind] = await self._store.list(kind)
+        return [self._store.typed(kind, document) for document in found]
 
     # --- shards that are done with
 
@@ -417,15 +417,11 @@ class FleetState:
 
     async def handovers(self) -> dict[str, Handover]:
         """Read which handovers were pending (manager only)."""
-        rows = await read_rows(self._store, HANDOVERS)
-        return {
-            key: Handover(row.old_owner, row.next_owner, row.since_ms) for key, row in rows.items()
-        }
+        return rows_of(await self._all(HANDOVERS))
 
     async def write_handovers(self, pending: Mapping[str, Handover]) -> None:
-        """Keep which handovers are pending (manager only)."""
-        rows = {key: [h.old_owner, h.next_owner, h.since_ms] for key, h in pending.items()}
-        await write_rows(self._store, HANDOVERS, rows)
+        """Keep which handovers are pending, as the sightings are kept (manager only)."""
+        await write_rows(self._store, HANDOVERS, pending, found=self._found.pop(HANDOVERS, None))
 
     async def write_pace(self, pace: Pace, version: int | None) -> None:
         """Keep what sizing remembers, over the version that was read (manager only)."""
@@ -433,20 +429,24 @@ class FleetState:
         await self._store.write(PACE, MANAGER, body, expected_version=version)
 
     async def write_loads(self, loads: Loads) -> None:
-        """Keep what the balancing compares instead of what was before (manager only)."""
-        workers = {w: [use.rate, use.busy, use.cpu] for w, use in loads.workers.items()}
-        rows = rows_of_loads(loads.leases, workers)
-        await write_rows(self._store, LOADS, rows, per_document=LOADS_PER_DOCUMENT, body=loads_body)
+        """Keep what the balancing compares, as the sightings are kept (manager only)."""
+        workers = {worker_id: [*astuple(use)] for worker_id, use in loads.workers.items()}
+        await write_rows(
+            self._store,
+            LOADS,
+            rows_of_loads(loads.leases, workers),
+            per_document=LOADS_PER_DOCUMENT,
+            found=self._found.pop(LOADS, None),
+            body=loads_body,
+        )
 
     async def loads(self) -> Loads:
         """Read what the balancing compares (manager only)."""
-        leases: dict[str, int] = {}
-        workers: dict[str, WorkerUse] = {}
-        for found in await self._store.bodies(LOADS):
-            leases.update(found.leases)
-            for worker_id, use in found.workers.items():
-                workers[worker_id] = WorkerUse(use.rate, use.busy, use.cpu)
-        return Loads(leases, workers)
+        bodies = [found.body for found in await self._all(LOADS) if found.body]
+        return Loads(
+            {key: rate for body in bodies for key, rate in body.leases.items()},
+            {worker_id: use for body in bodies for worker_id, use in body.workers.items()},
+        )
 
     async def plan(self) -> Mapping[str, Any] | None:
         """Read the last plan, as it was written; None: there is none that can be read."""

@@ -15,17 +15,21 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from shardfleet.domain.balance.loads import WorkerUse
 from shardfleet.domain.cost.estimate import Consumption, LedgerPage
 from shardfleet.domain.cost.spending import Regime
 from shardfleet.domain.delivery.lanes import DoneAhead, LanesNote
 from shardfleet.domain.delivery.progress import read_position
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.delivery.windows import WindowNote, read_state
+from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.leases.foreign_owners import Foreign
+from shardfleet.domain.leases.handovers import Handover
+from shardfleet.domain.leases.holes import Suspicion
 from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.reasons import reason_of_json
 from shardfleet.domain.sleep.pauses import DIRECTIONS, Pauses
-from shardfleet.domain.sleep.sleep import Nap
+from shardfleet.domain.sleep.sleep import Glance, Nap
 from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.domain.stream.gone_shards import GoneNote
@@ -210,53 +214,11 @@ class _Identity(msgspec.Struct, frozen=True):
 # --- rows of what the manager keeps by key; see engine/state/rows.py
 
 
-class SightingRow(msgspec.Struct, frozen=True, array_like=True):
-    """A lease's counter as first seen; see :class:`shardfleet.domain.leases.expiry.Sighting`."""
-
-    counter: int
-    owner: str | None
-    first_seen_ms: int
-    is_renewed: bool = True
-
-
-class HandoverRow(msgspec.Struct, frozen=True, array_like=True):
-    """A handover; see :class:`shardfleet.domain.leases.handovers.Handover`."""
-
-    old_owner: str
-    next_owner: str
-    since_ms: int
-
-
-class SuspicionRow(msgspec.Struct, frozen=True, array_like=True):
-    """How often a shard had no lease; see :class:`shardfleet.domain.leases.holes.Suspicion`."""
-
-    count: int
-    last_ms: int
-
-
-class GlanceRow(msgspec.Struct, frozen=True, array_like=True):
-    """A look at a sleeping shard; see :class:`shardfleet.domain.sleep.sleep.Glance`."""
-
-    since_ms: int
-    iterator: str
-    made_ms: int
-    quiet_ms: int
-    failures: int = 0
-
-
-class UseRow(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker uses; see :class:`shardfleet.domain.balance.loads.WorkerUse`."""
-
-    rate: int
-    busy: int
-    cpu: int
-
-
 class LoadRows(msgspec.Struct, frozen=True):
     """Bytes per second by lease, and what each worker uses."""
 
     leases: Mapping[str, int]
-    workers: Mapping[str, UseRow]
+    workers: Mapping[str, WorkerUse]
 
 
 _LEASE, _WORKER = "lease ", "worker "
@@ -416,10 +378,10 @@ TURN: DocumentKind[Turn] = DocumentKind("turn", Turn)
 PLACES: DocumentKind[Places] = DocumentKind("places", Places)
 # Smoothed throughput by lease, utilisation by worker.
 LOADS: DocumentKind[LoadRows] = DocumentKind("loads", LoadRows)
-SIGHTINGS = rows_kind("sightings", SightingRow)
-HANDOVERS = rows_kind("handovers", HandoverRow)
-SUSPECTS = rows_kind("suspects", SuspicionRow)
-GLANCES = rows_kind("glances", GlanceRow)
+SIGHTINGS = rows_kind("sightings", Sighting)
+HANDOVERS = rows_kind("handovers", Handover)
+SUSPECTS = rows_kind("suspects", Suspicion)
+GLANCES = rows_kind("glances", Glance)
 FINISHED = rows_kind("finished", int)
 
 KINDS: tuple[DocumentKind[Any], ...] = tuple(

@@ -9,7 +9,6 @@ Of those in a document that cannot be read nothing is known, and the next write 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from zlib import crc32
@@ -51,7 +50,7 @@ def rows_of(documents: Sequence[FoundDocument[dict[str, R]]]) -> dict[str, R]:
 
 def one_text(rows: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body of a document of rows."""
-    return {_ROWS: json.dumps(rows, separators=(",", ":"))}
+    return {_ROWS: msgspec.json.encode(rows).decode()}
 
 
 async def write_rows(

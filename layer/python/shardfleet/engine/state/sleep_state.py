@@ -71,11 +71,7 @@ class NapRecord:
 
     async def glances(self) -> dict[str, Glance]:
         """Read what was last stored of the looks at sleeping shards (manager and CLI only)."""
-        rows = await read_rows(self._store, GLANCES)
-        return {
-            key: Glance(row.since_ms, row.iterator, row.made_ms, row.quiet_ms, row.failures)
-            for key, row in rows.items()
-        }
+        return await read_rows(self._store, GLANCES)
 
     async def store_glances(self, glances: Mapping[str, Glance]) -> None:
         """
@@ -85,9 +81,8 @@ class NapRecord:
             Throttled: not all of them are written.
 
         """
-        rows = {key: list(glance) for key, glance in glances.items()}
         with suppress(OutcomeUnknown):
-            await write_rows(self._store, GLANCES, rows)
+            await write_rows(self._store, GLANCES, glances)
 
     # --- other applications
 
