@@ -73,7 +73,7 @@ ARROWS = {
     "cdk": (
         (
             *("config", "errors", "faces", "domain.cost.estimate", "domain.cost.prices"),
-            *("domain.delivery.attempts", "domain.delivery.contract", "domain.delivery.hooks"),
+            *("domain.delivery.contract", "domain.delivery.hooks", "domain.delivery.policies"),
             *("domain.instants", "engine.state.kinds"),  # A worker's rights are made of the kinds.
         ),
         # What AWS allows is one table for the construct and for who judges a template.

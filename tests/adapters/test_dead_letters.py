@@ -291,7 +291,7 @@ def test_what_a_topic_does_not_take_is_in_the_bucket_and_the_message_says_where(
 
 def test_a_missing_topic_is_a_matter_of_configuration_and_the_record_is_kept(told):
     clients, letters, url = told
-    letters._topic_arn += "-x"
+    letters.topic_arn += "-x"
     with pytest.raises(ConfigurationError, match="Publish"):
         run(letters.record(failed(b"one")))
     assert received(clients, url) == []

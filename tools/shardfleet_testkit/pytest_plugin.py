@@ -106,12 +106,10 @@ class Fleet:
             hours: how long records flow and faults happen, virtual hours.
             seed: everything is drawn from it.
             seeds: so many runs, with this seed and those after it.
-            details: ``effects``: ``"exact"`` (the sink must end up as it does without faults, the
-                default) or ``"any"``; ``check``: a function of the sink, called after each run,
-                that asserts; ``shards``: at the beginning; ``contract``: ``native`` or ``event``
-                where the parameters do not tell; ``policy``: what becomes of records that failed
-                five times, instead of trying for ever. What a handler returns means what it means
-                in a worker.
+            details: ``effects``: ``"exact"`` (the sink must end up as without faults) or ``"any"``;
+                ``check``: asserts, of the sink, after each run; ``shards``: at the beginning;
+                ``contract``: ``native`` or ``event`` where the parameters do not tell; ``policy``:
+                of records that failed five times. A reply means what it means in a worker.
 
         Returns:
             What each fleet went through.
