@@ -21,7 +21,7 @@ FOLDER = folder_of("fulfilment", account="111122223333", region="eu-central-1")
 
 
 def own_bucket(letters):
-    return FailedBucket(bucket=letters._bucket, folder=FOLDER)
+    return FailedBucket(bucket=letters.bucket, folder=FOLDER)
 
 
 def given_up(number, *payloads):
@@ -46,7 +46,7 @@ def bucket(places):
     pool = ThreadPool("kept", threads=1)
 
     def kept(prefix=PREFIX):
-        place, own = f"s3://{letters._bucket}/{prefix}", own_bucket(letters)
+        place, own = f"s3://{letters.bucket}/{prefix}", own_bucket(letters)
         return KeptInBucket(place, client=clients.s3, own=own, pool=pool)
 
     return letters, kept
@@ -107,9 +107,9 @@ def test_what_a_message_could_not_hold_is_taken_from_its_object_and_both_are_del
     (document,) = run(found.look())
     taken = run(found.take(document, within_s=60))
     assert payloads_of(taken) == ["100"]
-    assert clients.s3.list_objects_v2(Bucket=bucket._bucket)["KeyCount"] == 1
+    assert clients.s3.list_objects_v2(Bucket=bucket.bucket)["KeyCount"] == 1
     run(found.delete(taken))
-    assert clients.s3.list_objects_v2(Bucket=bucket._bucket)["KeyCount"] == 0
+    assert clients.s3.list_objects_v2(Bucket=bucket.bucket)["KeyCount"] == 0
     assert run(kept().look()) == []
 
 
@@ -117,10 +117,10 @@ def test_an_object_that_is_none_of_ours_is_refused_by_name_beside_what_is(places
     clients, *_ = places
     letters, kept = bucket
     run(letters.record(given_up(100, b"a")))
-    clients.s3.put_object(Bucket=letters._bucket, Key=f"{PREFIX}notes.txt", Body=b"hello")
+    clients.s3.put_object(Bucket=letters.bucket, Key=f"{PREFIX}notes.txt", Body=b"hello")
 
     refused = [each for each in run(kept().look()) if isinstance(each, RefusedDocument)]
-    assert [each.where for each in refused] == [f"s3://{letters._bucket}/{PREFIX}notes.txt"]
+    assert [each.where for each in refused] == [f"s3://{letters.bucket}/{PREFIX}notes.txt"]
     assert "it is no record of what was given up" in refused[0].reason
     assert len(run(kept(f"{PREFIX}111122223333/").look())) == 1
 
