@@ -329,22 +329,12 @@ def plan_turn(config: FleetConfig, snapshot: TurnSnapshot) -> TurnPlan:
     leases = _with_created(snapshot.survey.leases, sync)
     unfinished = [lease for lease in leases if not lease.is_finished]
     paused = snapshot.pauses.among(lease.lease_key for lease in leases)
-    beside = _beside(snapshot, unfinished, losses.expired)
-    kcl3 = plan_beside(config, snapshot.kcl3, snapshot.slots, facts=beside)
+    kcl3, beside = _kcl3(config, snapshot, unfinished, losses.expired)
     sleepers = _sleepers(
         config, snapshot, leases, expired=losses.expired, paused=paused, others=kcl3.others
     )
     resting = _resting(unreadable, sleepers, paused) | _perhaps_paused(snapshot, unfinished)
-    to_read = count_to_read(
-        unfinished,
-        ours={slot.worker_id for slot in snapshot.slots},
-        expired=losses.expired,
-        resting=resting,
-        steals=kcl3.leads
-        or config.assignment == _STEALING
-        or beside.migrates is Direction.FROM_JAVA,
-    )
-    slots, pace = _slots(config, snapshot, unfinished, beside=beside, to_read=to_read)
+    slots, pace = _slots(config, snapshot, unfinished, beside=beside, resting=resting, kcl3=kcl3)
     facts = AssignmentFacts(
         now_ms=snapshot.at_ms,
         expired=losses.expired,
@@ -562,21 +552,26 @@ def _sleepers(
 # --- who gives out the leases
 
 
-def _beside(
-    snapshot: TurnSnapshot, unfinished: Sequence[Lease], expired: Collection[str]
-) -> BesideFacts:
-    """Return who has leases, those that are to be created included, and who let one expire."""
+def _kcl3(
+    config: FleetConfig,
+    snapshot: TurnSnapshot,
+    unfinished: Sequence[Lease],
+    expired: frozenset[str],
+) -> tuple[Kcl3Plan, BesideFacts]:
+    """Return what is done beside a KCL 3, by who has leases and who let one expire."""
     held = Counter(lease.lease_owner for lease in unfinished if lease.lease_owner)
     held.update(
         old for lease in unfinished if (old := lease.checkpoint_owner) and old != lease.lease_owner
     )
-    return BesideFacts(
+    facts = BesideFacts(
         now_ms=snapshot.at_ms,
         holders=held,
+        expired=expired,
         losers={le.effective_owner or "" for le in unfinished if le.lease_key in expired},
         migrates=_migrates(snapshot),
         is_paused=snapshot.pauses.fleet is not None,
     )
+    return plan_beside(config, snapshot.kcl3, snapshot.slots, facts=facts), facts
 
 
 def _migrates(snapshot: TurnSnapshot) -> Direction | None:
@@ -603,8 +598,18 @@ def _slots(
     unfinished: Sequence[Lease],
     *,
     beside: BesideFacts,
-    to_read: int,
+    resting: Collection[str],
+    kcl3: Kcl3Plan,
 ) -> tuple[SlotPlan, Pace]:
+    to_read = count_to_read(
+        unfinished,
+        ours={slot.worker_id for slot in snapshot.slots},
+        expired=beside.expired,
+        resting=resting,
+        steals=kcl3.leads
+        or config.assignment == _STEALING
+        or beside.migrates is Direction.FROM_JAVA,
+    )
     sizing = plan_size(
         _slot_needs(config, snapshot, unfinished, held=beside.holders),
         unfinished=to_read,

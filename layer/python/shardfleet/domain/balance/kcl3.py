@@ -107,6 +107,7 @@ class BesideFacts(Struct, frozen=True, kw_only=True):
     Attributes:
         now_ms: epoch milliseconds.
         holders: worker id to the number of unfinished leases that it holds or is to get.
+        expired: keys of leases whose owner is lost.
         losers: worker ids that let a lease expire: whatever their row says, they are gone.
         migrates: while leases are handed over in a direction no slot is shown, and on the way from
             Java those that have nothing are to stay.
@@ -117,6 +118,7 @@ class BesideFacts(Struct, frozen=True, kw_only=True):
     now_ms: int
     holders: Mapping[str, int]
     losers: Collection[str]
+    expired: frozenset[str] = frozenset()
     migrates: Direction | None = None
     is_paused: bool = False
 
