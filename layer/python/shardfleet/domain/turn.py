@@ -329,7 +329,7 @@ def plan_turn(config: FleetConfig, snapshot: TurnSnapshot) -> TurnPlan:
     leases = _with_created(snapshot.survey.leases, sync)
     unfinished = [lease for lease in leases if not lease.is_finished]
     paused = snapshot.pauses.among(lease.lease_key for lease in leases)
-    kcl3, beside = _kcl3(config, snapshot, unfinished, losses.expired)
+    kcl3, beside = _kcl3(config, snapshot, unfinished, expired=losses.expired)
     sleepers = _sleepers(
         config, snapshot, leases, expired=losses.expired, paused=paused, others=kcl3.others
     )
@@ -556,6 +556,7 @@ def _kcl3(
     config: FleetConfig,
     snapshot: TurnSnapshot,
     unfinished: Sequence[Lease],
+    *,
     expired: frozenset[str],
 ) -> tuple[Kcl3Plan, BesideFacts]:
     """Return what is done beside a KCL 3, by who has leases and who let one expire."""
