@@ -15,6 +15,7 @@ import random
 import shlex
 import sys
 import tomllib
+import traceback
 import zlib
 from pathlib import Path
 
@@ -160,6 +161,13 @@ def pytest_xdist_make_scheduler(config, log):
 
     config.option.loadscopereorder = False  # The order is that of pytest_collection_modifyitems.
     return BySharing(config, log)
+
+
+# A traceback's carets come from parsing the line. If one is written while Python 3.11 parses
+# something else, since what is collected then has a warning, that fails with a SystemError
+# (https://github.com/python/cpython/issues/106905), and many tests parse. Lines are enough.
+if hasattr(traceback, "_extract_caret_anchors_from_line_segment"):
+    traceback._extract_caret_anchors_from_line_segment = lambda _: None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,12 +1,14 @@
 """The safety net itself: the network guard, the isolated environment, the seeds, the skips."""
 
 import ast
+import gc
 import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -225,3 +227,26 @@ def test_collecting_the_tests_starts_no_node():
 
     assert texts
     assert found == set()
+
+
+def test_what_is_collected_while_python_parses_may_have_its_traceback_written():
+    class Left:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            try:
+                len(1) + 1
+            except TypeError:
+                written.append(traceback.format_exc())
+
+    written, source = [], Path(__file__).read_text("utf-8")
+    before = gc.get_threshold()
+    gc.set_threshold(50, 1, 1)
+    try:
+        for _ in range(20):
+            Left()
+            ast.parse(source)
+    finally:
+        gc.set_threshold(*before)
+    assert written

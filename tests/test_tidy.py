@@ -8,7 +8,6 @@ a rule is believed because its bad example stands in the same file.
 
 import ast
 import functools
-import gc
 import re
 import subprocess
 import sys
@@ -375,17 +374,11 @@ RULES = {
 def broken_rules():
     """Return what breaks each rule; every file is parsed once for all of them."""
     found = {rule: [] for rule in RULES}
-    # Python 3.11 fails to parse (SystemError) if what is collected meanwhile has its traceback
-    # written, which parses, too: https://github.com/python/cpython/issues/106905.
-    gc.disable()
-    try:
-        for path in PYTHON:
-            source = (ROOT / path).read_text("utf-8")
-            tree = ast.parse(source, filename=path)
-            for rule, look in RULES.items():
-                found[rule] += look(path, source, tree)
-    finally:
-        gc.enable()
+    for path in PYTHON:
+        source = (ROOT / path).read_text("utf-8")
+        tree = ast.parse(source, filename=path)
+        for rule, look in RULES.items():
+            found[rule] += look(path, source, tree)
     return found
 
 
