@@ -35,7 +35,11 @@ class FailurePolicy:
         """
         Do what is to be done about records that failed, or are not admitted.
 
-        Returns where they are kept, "" for nowhere; raises where it could not be done, which is
-        tried again then.
+        Returns:
+            Where they are kept; "" for nowhere.
+
+        Raises:
+            ShardfleetError: it could not be done; it is tried again.
+
         """
         return await self._dead_letters.record(failed) if self._dead_letters else ""
