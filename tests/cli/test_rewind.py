@@ -26,3 +26,12 @@ def test_that_a_stopped_shard_stays_stopped_is_told():
     assert line == (
         "  it is stopped, and stays so: nothing of it comes before `shardfleet resume shard-1`"
     )
+
+
+def test_where_lanes_are_further_than_the_place_it_says_that_the_shard_stays_there():
+    (line, why, _) = preview_of(to="7", beyond=9, bytes=27, why="not all before that was done")
+    assert line == (
+        "shard-1 again from 7: 9 records (27 bytes, 9 of them beyond the checkpoint, handled "
+        "already) will come again"
+    )
+    assert why == "  not all before that was done"

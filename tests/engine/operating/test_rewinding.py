@@ -247,6 +247,41 @@ def test_a_lease_that_stands_before_the_target_is_left(checkpoint, target):
     in_world(scenario)
 
 
+@pytest.mark.parametrize("kind", ["set back before", "pinned"])
+@pytest.mark.parametrize(
+    ("aim", "first"),
+    [("oldest", 0), ("earlier", 1), ("record", 1), ("same", None), ("later", None), ("far", None)],
+)
+def test_of_a_lease_that_stands_at_an_instant_what_is_before_it_is_told_by_arrival(
+    kind, aim, first
+):
+    """It stands at record 3: to go to record 1 is back, to go to record 4 would be forward."""
+
+    async def scenario(world):
+        await fill(world)
+        at_ms = world.put_ms
+        pin = {"instant_ms": at_ms[3], "created_ms": 0}
+        await world.state.write("pin", key(0), pin, expected_version=None)
+        checkpoint = AT_LATEST if kind == "pinned" else since(at_ms[3])
+        world.leases.leases[key(0)] = a_lease(lease_owner=None, checkpoint=checkpoint)
+        target = {
+            "oldest": OLDEST,
+            "earlier": RewindTarget(since(at_ms[1])),
+            "record": RewindTarget(ExtendedSequenceNumber(world.put_numbers[0])),
+            "same": RewindTarget(since(at_ms[3])),
+            "later": RewindTarget(since(at_ms[4])),
+            "far": RewindTarget(ExtendedSequenceNumber(world.put_numbers[3])),
+        }[aim]
+        _, (row,) = await carry_out(world, target)
+        if first is None:
+            assert (row.state, world.lease().checkpoint) == (RewindState.LEFT, checkpoint)
+        else:
+            assert (row.state, row.records) == (RewindState.SET_BACK, 0)
+            assert await read_on(world) == list(range(first, 20))
+
+    in_world(scenario)
+
+
 def test_an_instant_after_everything_handled_is_left():
     async def scenario(world):
         world.put(0, 4)

@@ -421,6 +421,80 @@ def test_what_a_preview_counts_comes_again_or_is_told_as_lost(kind, way):
     run_virtual(scenario())
 
 
+FAR = 12  # a record beyond the checkpoint, and not the last one that was done
+AIMS = {
+    "instant": lambda scene, n: RewindTarget(ExtendedSequenceNumber(AT_TIMESTAMP, scene.put_ms[n])),
+    "record": lambda scene, n: RewindTarget(at(scene.number(n - 1)), whole_record=True),
+    "user record": lambda scene, n: RewindTarget(at(scene.number(n - 1))),
+}
+
+
+@pytest.mark.parametrize("aim", AIMS)
+@pytest.mark.parametrize(
+    ("name", "is_cut_off"),
+    [("lanes", False), ("lanes", True), ("window", True), ("pin", False)],
+)
+def test_a_rewind_to_beyond_the_checkpoint_passes_nothing_over(name, is_cut_off, aim):
+    """What was not done there lies before the target; to go there would lose it."""
+
+    async def scenario():
+        (kind,) = (kind for kind in KINDS if kind.name == name)
+        scene = Scene(kind)
+        await kind.leave(scene, is_cut_off)
+        scene.settle()
+        stands = scene.world.lease().checkpoint
+        await rewind(scene, AIMS[aim](scene, FAR))
+        done_ahead = {
+            n for n in scene.handled if stands.is_sentinel or at(scene.number(n)) > stands
+        }
+        assert bool(done_ahead) == (scene.preview is not None)
+        if scene.preview is not None:
+            assert max(done_ahead) > FAR
+            assert scene.preview.to == scene.preview.checkpoint
+            # Who dies in a batch has done more than it has noted: that comes again anyway.
+            unnoted = len(done_ahead) - scene.preview.beyond
+            assert scene.preview.records == scene.preview.beyond
+            assert 0 <= unnoted <= (2 if name == "lanes" and is_cut_off else 0)
+            assert "not all before that was done" in scene.preview.why
+        await scene.read_on()
+        assert set(scene.came) == done_ahead | (set(range(PUT)) - scene.handled)
+        assert len(scene.came) == len(set(scene.came))
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("aim", AIMS)
+def test_a_rewind_to_beyond_all_that_was_done_leaves_the_lease_as_it_is(aim):
+    async def scenario():
+        (kind,) = (kind for kind in KINDS if kind.name == "lanes")
+        scene = Scene(kind)
+        await kind.leave(scene, is_cut_off=False)
+        scene.settle()
+        assert max(scene.handled) == PUT - 2
+        await rewind(scene, AIMS[aim](scene, PUT - 1))
+        assert scene.preview is None
+        await scene.read_on()
+        assert set(scene.came) == set(range(PUT)) - scene.handled
+
+    run_virtual(scenario())
+
+
+def test_a_count_of_what_lies_beyond_a_checkpoint_that_has_expired_is_of_what_there_is():
+    async def scenario():
+        (kind,) = (kind for kind in KINDS if kind.name == "lanes")
+        scene = Scene(kind, on_trimmed="jump")
+        await kind.leave(scene, is_cut_off=False)
+        scene.settle()
+        scene.world.stream.trim(key(0), keep=10)
+        await rewind(scene, AIMS["instant"](scene, FAR))
+        await scene.read_on()
+        assert scene.came == list(range(10, PUT))
+        assert len(scene.world.told(PositionLost)) == 1
+        assert scene.preview.records == len([n for n in scene.handled if n >= 10])
+
+    run_virtual(scenario())
+
+
 def _parts(text):
     number, _, sub = text.partition(":")
     return number, int(sub or 0)

@@ -18,9 +18,6 @@ from shardfleet.domain.positions.positions import (
     positions_to_json,
 )
 from shardfleet.domain.stream.sequence import (
-    AT_LATEST,
-    AT_TIMESTAMP,
-    ExtendedSequenceNumber,
     StreamIncarnation,
 )
 from shardfleet.domain.stream.shards import ShardGraph
@@ -200,17 +197,12 @@ async def _from_table(table: ApplicationTable, stream: str) -> Positions:
 
 
 async def _from_fleet(fleet: FleetAccess) -> Positions:
-    from shardfleet.engine.state.documents import malformed
-    from shardfleet.engine.state.kinds import PIN
+    from shardfleet_ops.operate.positions import pinned
 
-    leases = []
-    for lease in await fleet.leases.scan():
-        at = lease.checkpoint
-        if at == AT_LATEST and (pin := await fleet.state.store.get(PIN, lease.lease_key)):
-            if pin.body is None:
-                raise malformed(PIN, pin)
-            at = ExtendedSequenceNumber(AT_TIMESTAMP, pin.body.instant_ms)
-        leases.append(replace(lease, checkpoint=at))
+    leases = [
+        replace(lease, checkpoint=await pinned(fleet.state, lease))
+        for lease in await fleet.leases.scan()
+    ]
     return _from_leases(
         leases,
         await fleet.stream.incarnation(),

@@ -137,6 +137,8 @@ def _preview(plan: "RewindPlan", kept_ms: int) -> Iterator[str]:
     """Yield what would happen, and what would not."""
     for row in plan.rows:
         yield _row_words(row, will="will come again")
+        if row.state is RewindState.SET_BACK and row.why:
+            yield f"  {row.why}"
         if row.is_stopped:
             yield (
                 "  it is stopped, and stays so: nothing of it comes before "
@@ -172,7 +174,9 @@ def _row_words(row: RewindRow, *, will: str) -> str:
     if row.first_arrived_ms is not None and row.last_arrived_ms is not None:
         when = f", arrived {date(row.first_arrived_ms)} to {date(row.last_arrived_ms)}"
     beyond = f", {row.beyond} of them beyond the checkpoint, handled already" if row.beyond else ""
+    stays = f"again from {row.checkpoint}"
+    place = stays if row.to == row.checkpoint else f"from {row.checkpoint} back to {row.to}"
     return (
-        f"{row.lease_key} from {row.checkpoint} back to {row.to}: {least}{row.records} records "
+        f"{row.lease_key} {place}: {least}{row.records} records "
         f"({row.bytes} bytes{when}{beyond}) {will}"
     )

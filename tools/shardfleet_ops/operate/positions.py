@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 from shardfleet.domain.delivery.progress import position_text
-from shardfleet.domain.leases.lease import Applied, LeaseChange, LeaseField
-from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.domain.leases.lease import Applied, Lease, LeaseChange, LeaseField
+from shardfleet.domain.stream.sequence import AT_LATEST, AT_TIMESTAMP, ExtendedSequenceNumber
 from shardfleet.engine.ports import Clock, LeaseStore, StateStore
 from shardfleet.engine.state.beside import raise_generation
+from shardfleet.engine.state.documents import malformed
+from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.kinds import PIN
 from shardfleet.errors import OutcomeUnknown
 from shardfleet_ops.positions.position_import import ImportPlan, ImportStep
+
+
+async def pinned(state: FleetState, lease: Lease) -> ExtendedSequenceNumber:
+    """
+    Return where a lease stands; one at LATEST that a worker has pinned stands at that instant.
+
+    Raises:
+        MalformedDocument: the pin cannot be read.
+
+    """
+    if lease.checkpoint != AT_LATEST:
+        return lease.checkpoint
+    pin = await state.store.get(PIN, lease.lease_key)
+    if pin is None:
+        return lease.checkpoint
+    if pin.body is None:
+        raise malformed(PIN, pin)
+    return ExtendedSequenceNumber(AT_TIMESTAMP, pin.body.instant_ms)
 
 
 class PositionImporter:

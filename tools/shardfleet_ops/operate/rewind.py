@@ -48,6 +48,7 @@ from shardfleet.errors import (
 )
 from shardfleet.records import Record, StreamRecord
 from shardfleet_ops.operate.pause import Operator
+from shardfleet_ops.operate.positions import pinned
 from shardfleet_ops.positions.rewinds import (
     RewindRow,
     RewindState,
@@ -58,6 +59,10 @@ from shardfleet_ops.positions.rewinds import (
 
 # Of a read, and the pause before an answer that did not come is looked for.
 _TRIES_MOST, _PAUSE_MS = 10, 1_000
+# A rewind never skips: who goes forward passes over what others than the one ahead have not done.
+_STAYS = (
+    "not all before that was done, so it stays where it stands; what was done beyond comes again"
+)
 
 
 class RewindPlan(Struct, frozen=True):
@@ -144,6 +149,7 @@ class _Count(Struct):
     beyond: int = 0
     first: str = ""
     complete: bool = True
+    is_before: bool = False
 
     @property
     def end(self) -> ExtendedSequenceNumber | None:
@@ -153,12 +159,14 @@ class _Count(Struct):
             return self.stands if self.stands.is_shard_end or not self.stands.is_sentinel else None
         return max(last, self.stands)
 
-    def add(self, record: Record) -> None:
-        """Count a record that lies within the end, if it comes again."""
+    def add(self, record: Record) -> bool:
+        """Count a record if it comes again; return whether it lies within the end."""
         position = position_of(record)
+        if self.end is None or position > self.end:
+            return False
         if position > self.stands:
             if not self.done_ahead.has(record.partition_key, position):
-                return
+                return True
             self.beyond += 1
         self.first = self.first or record.sequence_number
         self.records += 1
@@ -167,6 +175,7 @@ class _Count(Struct):
         if arrived_ms := record.approximate_arrival_ms:
             self.first_ms = min(arrived_ms, self.first_ms or arrived_ms)
             self.last_ms = max(arrived_ms, self.last_ms or arrived_ms)
+        return True
 
 
 class Rewinder:
@@ -326,10 +335,14 @@ class Rewinder:
             checkpoint=str(lease.checkpoint),
             to=checkpoint_text(target.checkpoint),
         )
-        if not target.may_be_before(lease.checkpoint):
-            return replace(row, why="it stands there, or before that, already")
+        stands = await pinned(self._operator.state, lease)
         try:
-            count = await self._count(lease, target)
+            count = await self._count(lease, stands, target)
+            if not count.is_before and count.beyond:
+                row = replace(row, why=_STAYS)
+                count = await self._count_all(lease, stands)
+            elif not count.is_before:
+                return replace(row, why="it stands there, or before that, already")
         except ShardGone:
             return replace(row, state=RewindState.GONE, why="its shard has left the stream")
         if not count.records and not lease.is_finished and not lease.checkpoint.is_sentinel:
@@ -348,35 +361,44 @@ class Rewinder:
             last_arrived_ms=count.last_ms,
         )
 
-    async def _count(self, lease: Lease, target: RewindTarget) -> _Count:
+    async def _count_all(self, lease: Lease, stands: ExtendedSequenceNumber) -> _Count:
+        """Count what was done beyond the checkpoint, all of it: the lease stays there."""
+        try:
+            count = await self._count(lease, stands, RewindTarget(stands))
+        except ConfigurationError:
+            # Its record has expired: whoever reads on from there is told of a loss.
+            count = await self._count(lease, stands, RewindTarget(AT_TRIM_HORIZON))
+        count.to = stands
+        return count
+
+    async def _count(
+        self, lease: Lease, stands: ExtendedSequenceNumber, target: RewindTarget
+    ) -> _Count:
         beyond = await beyond_checkpoint(self._operator.state, lease)
-        count = _Count(target.checkpoint, lease.checkpoint, beyond)
-        end = count.end
-        if end is None:
-            # Nothing has been handled, so nothing comes again; what was left out is read.
-            return count
+        count = _Count(target.checkpoint, stands, beyond)
         expander = Deaggregator(
             lease.lease_key, lease.hash_key_range, config=self._config, sink=self._reading.events
         )
         done = None if target.checkpoint.is_sentinel else target.checkpoint
-        is_found = done is None
+        first: StreamRecord | None = None
         pages_left = self._pages_most
         async for page in self._pages(lease.lease_key, target):
-            if not is_found and page.records:
-                is_found = True
-                done = count.to = await _exactly(expander, page.records[:1], target)
-            for record in (await expander.expand(page.records, done)).records:
-                if position_of(record) > end:
-                    return count
-                count.add(record)
+            if first is None and page.records:
+                first = page.records[0]
+                if done is not None:
+                    done = count.to = await _exactly(expander, page.records[:1], target)
+            came = (await expander.expand(page.records, done)).records
+            if (count.end is None and first is not None) or not all(map(count.add, came)):
+                break
             if page.resume_token is None or (not page.records and page.millis_behind_latest == 0):
                 break
             pages_left -= 1
             if not pages_left:
                 count.complete = False
-                return count
-        if not is_found:
+                break
+        if first is None and done is not None:
             await _exactly(expander, (), target)
+        count.is_before = target.is_before(stands, count.to, first)
         return count
 
     async def _pages(self, lease_key: str, target: RewindTarget) -> AsyncIterator[RecordsPage]:

@@ -14,8 +14,15 @@ from enum import StrEnum
 from msgspec import Struct
 
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.stream.sequence import AT_TIMESTAMP, TRIM_HORIZON, ExtendedSequenceNumber
+from shardfleet.domain.stream.sequence import (
+    AT_LATEST,
+    AT_TIMESTAMP,
+    AT_TRIM_HORIZON,
+    TRIM_HORIZON,
+    ExtendedSequenceNumber,
+)
 from shardfleet.domain.stream.shards import Shard, ShardGraph
+from shardfleet.records import StreamRecord
 
 _UNBEGUN = (TRIM_HORIZON, AT_TIMESTAMP)
 
@@ -43,7 +50,7 @@ class RewindRow(Struct, frozen=True, kw_only=True):
         state: see :class:`RewindState`.
         owner: who has it, None when nobody does.
         checkpoint: where it stands (before), ``sequence:sub`` or a sentinel.
-        to: where it is to stand; everything after that comes again.
+        to: where it is to stand; what was done after that comes again.
         records: user records that come again.
         bytes: their payloads.
         complete: all of them were counted; otherwise there are more.
@@ -89,13 +96,34 @@ class RewindTarget(Struct, frozen=True):
     checkpoint: ExtendedSequenceNumber
     whole_record: bool = False
 
-    def may_be_before(self, stands: ExtendedSequenceNumber) -> bool:
-        """Return whether anything lies in between, as far as positions alone can tell."""
-        if self.checkpoint.sequence_number == AT_TIMESTAMP:
-            return stands.sequence_number not in _UNBEGUN
-        if self.whole_record:
-            return stands.is_shard_end or stands >= self.checkpoint
-        return stands > self.checkpoint
+    def is_before(
+        self,
+        stands: ExtendedSequenceNumber,
+        to: ExtendedSequenceNumber,
+        first: StreamRecord | None,
+    ) -> bool:
+        """
+        Return whether a lease is set back by this, and not forward.
+
+        Args:
+            stands: its checkpoint; of one that is pinned the instant.
+            to: the position that this is in the shard.
+            first: the first stream record that is read from there, None: there is none.
+
+        """
+        if AT_TRIM_HORIZON in (to, stands):
+            return stands != AT_TRIM_HORIZON
+        if stands.is_shard_end or stands == AT_LATEST:
+            return True
+        if to.sequence_number == AT_TIMESTAMP == stands.sequence_number:
+            return to < stands
+        if stands.sequence_number == AT_TIMESTAMP:
+            # A time of arrival that is not told proves nothing.
+            arrived_ms = (first.approximate_arrival_ms if first else None) or 0
+            return 0 < arrived_ms < stands.sub_sequence_number
+        if to.sequence_number == AT_TIMESTAMP:
+            return first is not None and ExtendedSequenceNumber(first.sequence_number) <= stands
+        return to < stands
 
 
 def begun_descendants(leases: Sequence[Lease], lease_key: str) -> tuple[str, ...]:
