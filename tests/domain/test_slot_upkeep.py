@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.reasons import Quoted
+from shardfleet.domain.reasons import HeartbeatAhead, Quoted
 from shardfleet.domain.slots.sizing import Pace, Sizing
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import SlotFacts, SlotTask, plan_slots
@@ -68,6 +68,13 @@ def test_a_slot_silent_for_longer_than_allowed_is_examined_and_still_counts():
     assert tasks([a_slot(1, heartbeat_ms=NOW - 20_000)], 1) == {"s0001": "NOTHING"}
     assert tasks([a_slot(1, heartbeat_ms=NOW - 20_001)], 1) == {"s0001": "EXAMINE"}
     assert tasks([a_slot(1, SlotState.ENDING, NOW - 20_001)], 0) == {"s0001": "EXAMINE"}
+
+
+def test_a_slot_whose_heartbeat_is_dated_further_ahead_than_clocks_may_differ_is_verified():
+    assert tasks([a_slot(1, heartbeat_ms=NOW + 20_000)], 1) == {"s0001": "NOTHING"}
+    (ahead,) = plan([a_slot(1, heartbeat_ms=NOW + 20_001)], 1).decisions
+    assert (ahead.task.value, ahead.reason) == ("VERIFY", HeartbeatAhead(20_001))
+    assert not ahead.stand_in
 
 
 def test_a_slot_whose_leases_have_expired_is_examined_at_once():

@@ -1,5 +1,8 @@
 """Typed documents of the fleet-state table over a store that loses replies."""
 
+import asyncio
+from functools import partial
+
 import pytest
 from msgspec.structs import replace
 
@@ -189,6 +192,37 @@ def test_a_pause_that_lands_once_more_pauses_nothing_that_was_resumed():
         await record.change(lambda pauses: pauses.with_leases(["1"], pause))
         await record.change(lambda pauses: pauses.without_leases(["1"]))
         await store.land_copies()
+        assert await record.read() == Pauses()
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["the first of all", "after another"])
+def test_a_pause_that_lands_behind_a_resume_that_found_nothing_pauses_nothing(before):
+    """A command was killed while its write was on the way; who resumes may be there before it."""
+
+    class LandsLate(MemoryStateStore):
+        """A table whose next write lands when it is told to."""
+
+        late = None
+
+        async def write(self, *words, **options):
+            if self.late == "next":
+                self.late = partial(super().write, *words, **options)
+                raise asyncio.CancelledError
+            return await super().write(*words, **options)
+
+    async def main():
+        store = LandsLate()
+        record, pause = PauseRecord(store), Pause("ann", 5, "why not")
+        for _ in range(before):
+            await record.change(lambda pauses: pauses.with_leases(["0"], pause))
+            await record.change(lambda pauses: pauses.without_leases(["0"]))
+        store.late = "next"
+        with pytest.raises(asyncio.CancelledError):
+            await record.change(lambda pauses: pauses.with_leases(["1"], pause))
+        await record.change(lambda pauses: pauses.without_leases(["1"]))
+        await store.late()
         assert await record.read() == Pauses()
 
     run_virtual(main())

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.state.fleet_state import FleetState
@@ -112,5 +113,34 @@ def test_the_tip_is_pinned_by_the_clock_of_the_stream(by_ms):
         pins = await fleet.store.list("pin")
         assert len(pins) == 4
         assert {pin.body["instant_ms"] for pin in pins} == {fleet.clock.now_ms() - 5_000}
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize("has_leases", [True, False])
+def test_of_a_slot_whose_last_word_is_dated_ahead_the_execution_tells_whether_it_runs(
+    runs, has_leases
+):
+    """By that word it would count as alive until the manager's clock is there."""
+
+    async def main():
+        fleet = Fleet(leases_per_worker=4)
+        await running_fleet(fleet)
+        slot = await fleet.state.slot("s0001")
+        ahead = replace(slot.slot, heartbeat_ms=fleet.clock.now_ms() + 43 * 60_000)
+        await fleet.state.write_slot(ahead, slot.version)
+        if not has_leases:
+            for key, lease in fleet.leases.leases.items():
+                fleet.leases.leases[key] = replace(lease, lease_owner=None)
+        if not runs:
+            fleet.launcher.close("f-s0001-1-0")
+        for _ in range(3):
+            await fleet.clock.sleep_ms(1_000)
+            await fleet.manager.turn()
+        now = await fleet.slot("s0001")
+        assert now.start_epoch == (1 if runs else 2)
+        assert (now.state is SlotState.RUNNING) == runs
+        assert set(fleet.owners().values()) == {"f-s0001"}
 
     run_virtual(main())

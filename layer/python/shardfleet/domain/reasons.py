@@ -698,6 +698,14 @@ class SlotSilent(Reason, frozen=True):
     silence_ms: int
 
 
+class HeartbeatAhead(Reason, frozen=True):
+    """A slot's heartbeat is of a clock that was ahead: it proves nothing."""
+
+    _words = "its heartbeat is dated {ahead_ms} ms ahead"
+
+    ahead_ms: int
+
+
 class HandedOver(Reason, frozen=True):
     """A slot that was to leave has no lease left."""
 

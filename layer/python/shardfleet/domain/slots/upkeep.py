@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from shardfleet.domain.reasons import (
     HandedOver,
     HandsOverTooLong,
+    HeartbeatAhead,
     LeasesExpired,
     NoHeartbeatYet,
     Reason,
@@ -41,6 +42,7 @@ class SlotTask(StrEnum):
     START = "START"  # intend a new execution of an ended or unknown slot
     REPEAT_START = "REPEAT_START"  # intended, no heartbeat yet: start the same name again
     EXAMINE = "EXAMINE"  # silent for too long: describe its execution
+    VERIFY = "VERIFY"  # its last word is dated ahead: describe its execution, too
     LEAVE = "LEAVE"  # one more than needed: its leases are handed over to the others
     STAY = "STAY"  # it was to leave, and is needed after all
     DRAIN = "DRAIN"  # it has handed over: ask it to end
@@ -171,6 +173,9 @@ def _upkeep(slot: Slot, facts: SlotFacts) -> SlotDecision:
         return decided(SlotTask.EXAMINE, LeasesExpired(silence_ms))
     if silence_ms > facts.silent_ms:
         return decided(SlotTask.EXAMINE, SlotSilent(silence_ms))
+    # By a clock that was ahead a dead worker's last word stays news until ours is there.
+    if silence_ms < -facts.silent_ms:
+        return decided(SlotTask.VERIFY, HeartbeatAhead(-silence_ms))
     if slot.leaving_ms and not slot.drain:
         held = facts.held.get(slot.worker_id, 0)
         if not held:

@@ -82,7 +82,7 @@ class SlotUpkeep:
                 await self._intend(decision.slot_id, found, decision.reason)
             case SlotTask.REPEAT_START if found is not None:
                 await self._start(found)
-            case SlotTask.EXAMINE if found is not None:
+            case SlotTask.EXAMINE | SlotTask.VERIFY if found is not None:
                 runs = await self._examine(found, is_needed=decision.slot_id in plan.restarts)
                 if runs and decision.stand_in:
                     stands_in = StandsIn(decision.slot_id)

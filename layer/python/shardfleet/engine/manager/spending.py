@@ -122,7 +122,7 @@ class RegimeKeeper:
         def decide(pauses: Pauses) -> Pauses:
             """Leave alone what a person has set, in this very moment, too."""
             if chosen.name is Regime.PAUSED:
-                return replace(pauses, fleet=pauses.fleet or mine)
+                return pauses if pauses.fleet else replace(pauses, fleet=mine)
             is_mine = pauses.fleet is not None and pauses.fleet.by == BY_BUDGET
             return replace(pauses, fleet=None) if is_mine else pauses
 

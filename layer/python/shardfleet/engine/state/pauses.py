@@ -62,11 +62,11 @@ class PauseRecord:
         """
         Apply a pure change, again until the write goes through.
 
-        A document that says that nothing is paused is kept: a copy of the write that made it, which
-        lands once more, would pause again what a person has resumed, if there were none.
+        A document that says that nothing is paused is kept, and made: a write that is still on its
+        way, or lands once more, would pause again what a person has resumed, if there were none.
 
         Args:
-            change: what is paused to what is to be.
+            change: what is paused to what is to be; the same object: nothing is written.
             whatever_was: what cannot be read is changed, too, as if nothing were paused: the change
                 concerns the whole fleet.
 
@@ -85,9 +85,10 @@ class PauseRecord:
                 if not whatever_was:
                     raise
                 current, version = Pauses(is_unknown=True), error.version
-            wanted = replace(change(current), is_unknown=False)
-            if wanted == current:
+            wanted = change(current)
+            if wanted is current:
                 return current
+            wanted = replace(wanted, is_unknown=False)
             with suppress(OutcomeUnknown):
                 body = msgspec.to_builtins(wanted)
                 del body["is_unknown"]
