@@ -17,7 +17,6 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.stream.sequence import (
-    AT_LATEST,
     AT_TIMESTAMP,
     AT_TRIM_HORIZON,
     ExtendedSequenceNumber,
@@ -126,9 +125,7 @@ class RewindingPerson:
                 self._begin(wanted)
 
     def _may_be_set_back(self, key: str, lease: Lease) -> bool:
-        # One of which nothing was read stands at its pin, which may lie before any target.
-        is_meant = lease.checkpoint != AT_LATEST and self._is_listed(key)
-        return is_meant and (lease.is_finished or not self._only_finished)
+        return self._is_listed(key) and (lease.is_finished or not self._only_finished)
 
     def _begin(self, keys: Sequence[str]) -> None:
         wish = self._wish(keys)
