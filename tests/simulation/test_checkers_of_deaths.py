@@ -219,6 +219,22 @@ def test_what_kills_life_after_life_is_found(of, lives, violations):
     assert len(found) == violations
 
 
+@pytest.mark.parametrize(("suspicious", "moves", "violations"), [(0, 1, 0), (0, 0, 1), (1, 1, 2)])
+def test_what_one_that_does_not_watch_has_stored_acquits_a_call_without_records(
+    suspicious, moves, violations
+):
+    """The note of the deaths before is of a checkpoint that is no more (seed 110)."""
+    checker, found = planted(checkers.WhatKillsIsStopped)
+
+    lives_and_dies(checker, 1, of="flush")
+    lives_and_dies(checker, 2, of="flush")
+    lives_and_dies(checker, 3, of="flush", suspicious=bool(suspicious), start=2)
+    for number in (4, 5, 6):
+        lives_and_dies(checker, number, of="flush", start=2, found_at=f"{1 + moves}:0")
+
+    assert len(found) == violations
+
+
 @pytest.mark.parametrize(("of", "violations"), [("flush", 0), (f"{RECORD} one at 9:0", 1)])
 def test_deaths_of_a_record_count_whoever_has_the_shard(of, violations):
     checker, found = planted(checkers.WhatKillsIsStopped)

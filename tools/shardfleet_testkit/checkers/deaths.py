@@ -184,7 +184,7 @@ class WhatKillsIsStopped(Checker):
     progress, whoever has it, or with the same kind of call without records of one worker. A life
     that ends otherwise says that the call was survived, or not made, or was not what killed. Who
     begins behind a death of its slot is on the watch, unless the slot was ended and started anew;
-    the death of one that is not counts for none.
+    the death of one that is not counts for none, and what it stores makes stale what was noted.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -205,7 +205,9 @@ class WhatKillsIsStopped(Checker):
         if isinstance(event, ShardStopped | RecordSkipped):
             self._deaths.pop(event.lease_key, None)
         elif isinstance(event, LeaseAdopted):
-            if event.lease_key not in self._is_dead:
+            before, found = self._lives.get(event.lease_key, ("", event.checkpoint))
+            is_stale = found != event.checkpoint and before not in self._watchful
+            if is_stale or event.lease_key not in self._is_dead:
                 self._deaths.pop(event.lease_key, None)
             self._is_dead.discard(event.lease_key)
             self._lives[event.lease_key] = by.name, event.checkpoint
