@@ -54,7 +54,7 @@ def contests() -> Iterator[Skipped]:
     """Yield why the connector takes no part."""
     yield Skipped(
         name="spark_source_awslabs",
-        reason=f"awslabs' connector has to be there for Scala 2.13. {look_up_connector()}",
+        reason=f"awslabs' connector for Scala 2.13 is built from source. {look_up_connector()}",
     )
 
 
