@@ -28,6 +28,7 @@ from shardfleet.engine.delivery.plain import PlainProgress
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.engine.shard.failure_policy import FailurePolicy
+from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.state.fleet_state import FleetState, slot_body
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
@@ -108,7 +109,7 @@ async def walked() -> Walk:
         leases=leases,
         state=state,
         stream=stream,
-        source=stream,
+        source=PolledSource.of_worker(stream, clock, CONFIG),
         handler=MemoryHandler(clock, handled),
         progress=PlainProgress,
         policy=FailurePolicy(CONFIG.policy_terms),
@@ -144,7 +145,7 @@ async def managed() -> Walk:
         kcl3=MemoryKcl3Store(),
         state=FleetState(state, clock),
         stream=stream,
-        source=stream,
+        source=PolledSource(stream, clock),
         launcher=MemoryLauncher(),
         clock=clock,
         entropy=SeededEntropy(5),

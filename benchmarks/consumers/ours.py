@@ -19,6 +19,7 @@ from shardfleet import Batch
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import ask_to_drain, intend_start
 from shardfleet.engine.shard.failure_policy import FailurePolicy
+from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.runtime import bootstrap
@@ -96,7 +97,7 @@ async def turn(config: FleetConfig) -> None:
         leases=bootstrap.lease_store(sandbox, threads),
         state=bootstrap.state_store(sandbox, threads),
         stream=stream,
-        source=stream,
+        source=PolledSource.of_worker(stream, clock, config),
         handler=bootstrap.handler_runner(sandbox, threads, context),
         progress=progress_of(config),
         policy=FailurePolicy(config.policy_terms),

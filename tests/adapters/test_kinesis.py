@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from shardfleet.adapters.clients.aws_clients import AwsClients, region_of
 from shardfleet.adapters.kinesis.decode import epoch_ms
 from shardfleet.adapters.kinesis.polling import _instant
-from shardfleet.domain.reading.cursor import Ask, Moment, ReadFrom, ReadPace, ShardCursor
+from shardfleet.adapters.system import SystemClock
+from shardfleet.domain.reading.cursor import Ask, Moment, ReadFrom, ReadLimits, ShardCursor
+from shardfleet.domain.reading.pacing import PollPace
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition, StartKind
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.engine.ports import ListingFilter
+from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.errors import (
     ConfigurationError,
     ForeignPosition,
@@ -90,7 +93,8 @@ class Bench:
 
     @property
     def source(self):
-        return self.stream.reader
+        at_once = PollPace(call_ms=0, bytes_per_s=1 << 30, idle_most_ms=0)
+        return PolledSource(self.stream.reader, SystemClock(), pace=at_once)
 
     async def put(self, data):
         (outcome,) = await self.stream.writer.put_records([entry(data)])
@@ -385,10 +389,10 @@ def driven(stream, machine, *, seconds):
 
 
 def cursor_at(stream, number):
-    pace = ReadPace.of_visitor(lambda _: 100)
+    limits = ReadLimits(back_off_ms=lambda _: 100)
     known = {"witness": str(number), "complete_before_ms": 0}
     origin = ReadFrom(start=at_number(number), **known)
-    return ShardCursor(SHARD_0, origin, pace=pace, now=at_second(0))
+    return ShardCursor(SHARD_0, origin, limits=limits, now=at_second(0))
 
 
 def test_an_old_number_that_brings_nothing_begins_anew_at_the_oldest_record_within_a_minute(stream):
@@ -400,7 +404,7 @@ def test_an_old_number_that_brings_nothing_begins_anew_at_the_oldest_record_with
     machine = cursor_at(stream, old.sequence_number)
     lost, seconds = driven(stream, machine, seconds=60)
     assert isinstance(lost, PositionTrimmed)
-    machine.accept_gap(at_second(seconds))
+    machine.accept_gap()
     page, _ = driven(stream, machine, seconds=60 - seconds)
     assert [record.data for record in page.records] == [b"young"]
 

@@ -26,6 +26,7 @@ from shardfleet.adapters.sdk_errors import UnreadableAnswer
 from shardfleet.adapters.telemetry.emf import EmfEventSink, Telling
 from shardfleet.domain.delivery.record_ids import with_record_id
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
+from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import InvalidReply, ShardfleetError
 from shardfleet.events.base import Level
@@ -171,7 +172,7 @@ def test_a_managers_documents_tell_a_stopped_shard_and_not_what_it_stopped_at(ha
                 kcl3=MemoryKcl3Store(),
                 state=FleetState(world.state, world.clock),
                 stream=world.stream,
-                source=world.stream,
+                source=PolledSource(world.stream, world.clock),
                 launcher=MemoryLauncher(),
                 clock=world.clock,
                 entropy=SeededEntropy(7),

@@ -1,10 +1,8 @@
 """The cursor alone: events in, actions out, and no clock but what it is told."""
 
-from itertools import pairwise
-
 import pytest
 
-from shardfleet.domain.reading.cursor import Ask, End, Moment, ReadFrom, ReadPace, ShardCursor
+from shardfleet.domain.reading.cursor import Ask, End, Moment, ReadFrom, ReadLimits, ShardCursor
 from shardfleet.domain.reading.pages import (
     FROM_TRIM_HORIZON,
     RecordsPage,
@@ -41,16 +39,13 @@ def page(*numbers, resume="next", lag_ms=0, **more):
     return RecordsPage(records=records, resume_token=resume, millis_behind_latest=lag_ms, **more)
 
 
-def cursor(start=FROM_TRIM_HORIZON, *, attempts_most=0, bytes_per_s=1_000, call_ms=200, **known):
-    pace = ReadPace(
+def cursor(start=FROM_TRIM_HORIZON, *, attempts_most=0, **known):
+    limits = ReadLimits(
         records_most=50,
-        call_ms=call_ms,
-        bytes_per_s=bytes_per_s,
-        idle_most_ms=1_000,
         back_off_ms=lambda failures: 100 * 2**failures,
         attempts_most=attempts_most,
     )
-    return ShardCursor(SHARD, ReadFrom(start=start, **known), pace=pace, now=now(0))
+    return ShardCursor(SHARD, ReadFrom(start=start, **known), limits=limits, now=now(0))
 
 
 def wait_ms(machine, at):
@@ -70,7 +65,7 @@ def test_a_page_is_asked_for_delivered_once_and_followed_by_its_token():
     assert machine.next() == Ask(FROM_TRIM_HORIZON, None, 50, 0)
     first = page(8, 9)
     assert told(machine, first, 0) is first
-    assert machine.next() == Ask(AFTER_9, "next", 50, 200)
+    assert machine.next() == Ask(AFTER_9, "next", 50, 0)
 
 
 def test_an_expired_token_goes_on_behind_what_was_accepted_and_else_at_the_start():
@@ -92,25 +87,6 @@ def test_pauses_grow_with_failures_and_begin_anew_after_an_answer():
     told(machine, page(1), 9)
     machine.failed(Throttled("no"), now(9))
     assert wait_ms(machine, 9) == 200
-
-
-def test_an_idle_shard_is_asked_ever_less_often_and_one_with_lag_at_once():
-    machine, at, asked = cursor(call_ms=100), 0.0, []
-    for _ in range(5):
-        asked.append(at)
-        told(machine, page(), at)
-        at += wait_ms(machine, at) / 1_000
-    assert [round(b - a, 3) for a, b in pairwise(asked)] == [0.2, 0.4, 0.8, 1.0]
-    told(machine, page(lag_ms=5), at)
-    assert wait_ms(machine, at) == 100
-    told(machine, page(), at + 1)
-    assert wait_ms(machine, at + 1) == 200
-
-
-def test_an_answer_is_paid_for_before_the_next_one():
-    machine = cursor(bytes_per_s=10)
-    told(machine, page(1, 2), 0)  # Twice 13 bytes, and 10 were saved up.
-    assert wait_ms(machine, 0) == 1_600
 
 
 def test_what_contradicts_itself_is_asked_for_again_by_its_own_token():
@@ -176,12 +152,12 @@ def test_a_start_whose_record_is_there_is_no_gap_and_one_that_is_trimmed_is():
         answer = page(*numbers)
         found = told(machine, answer, 0)
         if oldest is not None:
-            assert found == Ask(FROM_TRIM_HORIZON, None, 1, 200)
+            assert found == Ask(FROM_TRIM_HORIZON, None, 1, 0)
             found = told(machine, page(*oldest), 1)
         assert isinstance(found, PositionTrimmed) == is_gap
         if is_gap:
             assert found.nothing_left == (oldest == ())
-            machine.accept_gap(now(0))
+            machine.accept_gap()
             assert machine.next() is answer
         else:
             assert found is answer
@@ -213,12 +189,10 @@ def test_a_number_that_brings_nothing_but_a_whole_retention_s_lag_begins_anew_wi
     machine = cursor(AT_7, witness="7", complete_before_ms=0)
     found, at = silent(machine, 60)
     assert found.start == FROM_TRIM_HORIZON
-    assert told(machine, page(resume="on", lag_ms=5), at + 1) == Ask(
-        FROM_TRIM_HORIZON, "on", 1, (at + 1) * 1_000 + 200
-    )
+    assert told(machine, page(resume="on", lag_ms=5), at + 1) == Ask(FROM_TRIM_HORIZON, "on", 1, 0)
     lost = told(machine, page(9), at + 5)
     assert isinstance(lost, PositionTrimmed)
-    machine.accept_gap(now(at + 5))
+    machine.accept_gap()
     assert machine.next()[:2] == (FROM_TRIM_HORIZON, None)
     # What an old number may still bring is waited for, half a minute.
     assert at == BEGAN + 30
@@ -260,15 +234,13 @@ def test_after_a_day_of_lag_the_last_record_is_looked_for_and_the_page_is_kept(f
     machine = cursor(complete_before_ms=0)
     told(machine, page(9, lag_ms=25 * HOUR_MS), 0)
     late = page(12, resume="behind 12", lag_ms=24 * HOUR_MS)
-    assert told(machine, late, 1) == Ask(AT_9, None, 1, 1_200)
-    assert told(machine, page(resume="on the way", lag_ms=5), 2) == Ask(
-        AT_9, "on the way", 1, 2_200
-    )
+    assert told(machine, late, 1) == Ask(AT_9, None, 1, 0)
+    assert told(machine, page(resume="on the way", lag_ms=5), 2) == Ask(AT_9, "on the way", 1, 0)
     found = told(machine, page(first), 3)
     assert isinstance(found, PositionTrimmed) == is_gap
     if is_gap:
         assert "record 9 is older than what the stream retains (the oldest now is 11)" in str(found)
-        machine.accept_gap(now(3))
+        machine.accept_gap()
         found = machine.next()
     assert found is late
     assert machine.next().resume_token == "behind 12"
@@ -306,7 +278,7 @@ def test_a_position_that_the_service_refuses_is_a_gap_that_tells_whether_anythin
     gap = machine.next()
     assert isinstance(gap, PositionTrimmed)
     assert (str(gap), gap.nothing_left) == ("out of range", nothing_left)
-    machine.accept_gap(now(20))
+    machine.accept_gap()
     assert machine.next().start == FROM_TRIM_HORIZON
     first = page(1)
     assert told(machine, first, 21) is first

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardfleet.domain.reading.pacing import Rate, full_bucket, idle_pause_ms, spend, wait_ms
+from shardfleet.domain.reading.pacing import (
+    PolledShard,
+    PollPace,
+    Rate,
+    full_bucket,
+    idle_pause_ms,
+    spend,
+    wait_ms,
+)
+from shardfleet.domain.reading.pages import RecordsPage
+from shardfleet.records import StreamRecord
 
 CALLS = Rate(per_s=5, burst=1)  # GetRecords per shard
 BYTES = Rate(per_s=2 * 1024 * 1024, burst=2 * 1024 * 1024)  # read volume per shard
@@ -95,3 +105,47 @@ def test_the_pause_of_an_idle_shard_is_never_longer_than_its_bound(empty_reads, 
     pause = idle_pause_ms(empty_reads, first_ms=first_ms, most_ms=most_ms)
     assert 0 < pause <= most_ms
     assert empty_reads < 30 or pause == most_ms
+
+
+def polled(**pace):
+    return PolledShard(
+        PollPace(**{"call_ms": 200, "bytes_per_s": 1_000, "idle_most_ms": 1_000, **pace}), now_ms=0
+    )
+
+
+def page(*numbers, resume="next", lag_ms=0):
+    records = [StreamRecord(b"x" * 10, "key", str(number), 0) for number in numbers]
+    return RecordsPage(records=records, resume_token=resume, millis_behind_latest=lag_ms)
+
+
+def wait_after(shard, answer, at_ms):
+    """Ask, answer, and return how long it is until the next call."""
+    shard.asked(at_ms)
+    shard.answered(answer, at_ms)
+    return shard.next_call_ms - at_ms
+
+
+def test_an_idle_shard_is_asked_ever_less_often_and_one_with_lag_at_once():
+    shard, at_ms, waits = polled(call_ms=100), 0, []
+    for _ in range(5):
+        waits.append(wait_after(shard, page(), at_ms))
+        at_ms += waits[-1]
+    assert waits == [200, 400, 800, 1_000, 1_000]
+    assert wait_after(shard, page(lag_ms=5), at_ms) == 100
+    assert wait_after(shard, page(), at_ms + 1_000) == 200
+
+
+def test_an_answer_is_paid_for_before_the_next_one():
+    shard = polled(bytes_per_s=10)
+    assert wait_after(shard, page(1, 2), 0) == 1_600  # Twice 13 bytes, and 10 were saved up.
+
+
+def test_records_gather_at_the_tip_alone():
+    shard = polled(window_ms=5_000)
+    assert wait_after(shard, page(1, lag_ms=1), 0) == 200
+    assert wait_after(shard, page(2), 200) == 5_000
+
+
+def test_an_end_is_followed_by_nothing_that_would_have_to_be_paid_for():
+    shard = polled(bytes_per_s=10, window_ms=5_000)
+    assert wait_after(shard, page(1, 2, resume=None), 0) == 200

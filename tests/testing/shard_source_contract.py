@@ -3,13 +3,20 @@
 import pytest
 
 from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON, StartingPosition, StartKind
+from shardfleet.engine.retry import Halt
 from shardfleet.errors import ShardGone
+
+
+async def page_of(bench, start, token, limit, halt=None):
+    return await bench.source.page(
+        bench.shard, start, resume_token=token, limit=limit, halt=halt or Halt()
+    )
 
 
 async def until_something(bench, start=FROM_TRIM_HORIZON, token=None, limit=100):
     """Return the first page with a record or an end; empty ones in between are followed."""
     while True:
-        page = await bench.source.page(bench.shard, start, resume_token=token, limit=limit)
+        page = await page_of(bench, start, token, limit)
         if page.records or page.resume_token is None:
             return page
         token = page.resume_token
@@ -84,7 +91,7 @@ async def a_closed_shard_ends_with_its_children_and_without_a_token(bench):
 
 
 async def at_the_tip_there_are_empty_pages_that_say_so(bench):
-    page = await bench.source.page(bench.shard, FROM_TRIM_HORIZON, resume_token=None, limit=10)
+    page = await page_of(bench, FROM_TRIM_HORIZON, None, 10)
     assert (list(page.records), page.millis_behind_latest) == ([], 0)
     await bench.put(b"late")
     late = await until_something(bench, token=page.resume_token)
@@ -94,7 +101,7 @@ async def at_the_tip_there_are_empty_pages_that_say_so(bench):
 async def a_shard_that_is_not_there_is_told(bench):
     with pytest.raises(ShardGone):
         await bench.source.page(
-            "shardId-000000000099", FROM_TRIM_HORIZON, resume_token=None, limit=10
+            "shardId-000000000099", FROM_TRIM_HORIZON, resume_token=None, limit=10, halt=Halt()
         )
 
 

@@ -1,11 +1,11 @@
-"""Polled and pushed pages: the same promises, and the same cursor above them."""
+"""Pages of whatever source: the same promises, and the same cursor above them."""
 
 import asyncio
 from itertools import pairwise
 
 import pytest
 
-from shardfleet.domain.reading.cursor import End, ReadFrom, ReadPace
+from shardfleet.domain.reading.cursor import End, ReadFrom, ReadLimits
 from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON, StartingPosition, StartKind
 from shardfleet.engine.retry import Halt, Patience
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
@@ -19,6 +19,7 @@ from shardfleet_testkit.pushed_stream import (
     PushedStream,
 )
 from tests.testing.shard_source_contract import PROMISES
+from tests.testing.sources import SOURCES
 
 HOUR_MS = 3_600_000
 
@@ -36,8 +37,7 @@ class Bench:
         self._make()
 
     def _make(self):
-        is_pushed = self._kind == "pushed"
-        self.source = PushedStream(self.stream, self.clock) if is_pushed else self.stream
+        self.source = SOURCES[self._kind](self.stream, self.clock)
 
     async def begin_anew(self):
         await self.close()
@@ -63,12 +63,12 @@ class Bench:
         ports = ReadPorts(
             source=self.source, clock=self.clock, events=MemoryEvents(), patience=patience
         )
-        pace = ReadPace.of_visitor(patience.back_off_ms, records_most=records_most)
+        limits = ReadLimits(back_off_ms=patience.back_off_ms, records_most=records_most)
         origin = ReadFrom(start=start, **known)
-        return ShardReader(self.shard, origin, pace=pace, ports=ports)
+        return ShardReader(self.shard, origin, limits=limits, ports=ports)
 
 
-@pytest.fixture(params=["polled", "pushed"])
+@pytest.fixture(params=SOURCES)
 def on_bench(request):
     def run(scenario):
         async def main():

@@ -1,7 +1,7 @@
 """
 A stream in memory: shards, splits, merges, retention, and every way in which reads go wrong.
 
-The ``StreamDirectory``, ``ShardSource`` and ``StreamWriter`` ports on any ``Clock``; what a test
+The ``StreamDirectory``, ``ShardCalls`` and ``StreamWriter`` ports on any ``Clock``; what a test
 asks for happens:
 throttles, expired iterators, lost answers, false shard ends, empty answers with lag. Sequence
 numbers are decimal strings that grow by one over the whole stream, so that they differ in length
@@ -86,7 +86,7 @@ def _arrival_of(record: StreamRecord) -> int:
 
 
 class Polled:
-    """The ``ShardSource`` port on GetShardIterator and GetRecords, as `KinesisPolling` has it."""
+    """The ``ShardCalls`` port on GetShardIterator and GetRecords, as `KinesisPolling` has it."""
 
     def __init__(self) -> None:
         """Remember nothing yet."""
@@ -280,7 +280,7 @@ class MemoryStream(Polled):
             ]
         return [log.shard for log in logs]
 
-    # --- ShardSource
+    # --- ShardCalls
 
     async def shard_iterator(self, shard_id: str, start: StartingPosition) -> str:
         """Get an iterator; a number beyond what the shard has had is refused, and the future."""

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition, StartKind
 from shardfleet.engine.ports import Clock
+from shardfleet.engine.retry import Halt, Signal
 from shardfleet.errors import IteratorExpired, ShardfleetError, Throttled
 from shardfleet.records import StreamRecord
 from shardfleet_testkit.memory_stream import MemoryStream
@@ -32,15 +33,27 @@ _EVENT_RECORDS = 100
 
 @dataclass(slots=True)
 class _Subscription:
-    events: asyncio.Queue[RecordsPage | ShardfleetError | None]
-    task: asyncio.Task[None]
     token: str
+    events: asyncio.Queue[RecordsPage | ShardfleetError | None] = field(
+        default_factory=lambda: asyncio.Queue(_EVENTS_AHEAD)
+    )
+    pushed: Signal = field(default_factory=Signal)
     rest: RecordsPage | None = None
+
+    async def push(self, event: RecordsPage | ShardfleetError | None) -> None:
+        await self.events.put(event)
+        self.pushed.set()
+
+    async def next(self, halt: Halt) -> RecordsPage | ShardfleetError | None:
+        while self.events.empty():
+            self.pushed.clear()
+            await halt.unless(self.pushed)
+        return self.events.get_nowait()
 
 
 class PushedStream:
     """
-    The ``ShardSource`` port on subscriptions; close it.
+    The ``ShardSource`` port on subscriptions, whose pace is the service's; close it.
 
     Attributes:
         subscribed: monotonic milliseconds of each subscription, by shard.
@@ -53,18 +66,25 @@ class PushedStream:
         self._stream = stream
         self._clock = clock
         self._subscriptions: dict[str, _Subscription] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def page(
-        self, shard_id: str, start: StartingPosition, *, resume_token: str | None, limit: int
+        self,
+        shard_id: str,
+        start: StartingPosition,
+        *,
+        resume_token: str | None,
+        limit: int,
+        halt: Halt,
     ) -> RecordsPage:
         """Return what was pushed next, or a part of it; the token is a continuation number."""
         current = self._subscriptions.get(shard_id)
         if current is None or current.token != resume_token:
             current = await self._subscribe(shard_id, start, resume_token)
-        event = current.rest or await current.events.get()
+        event = current.rest or await current.next(halt)
         while event is None:  # Its five minutes are over.
             current = await self._subscribe(shard_id, start, current.token)
-            event = await current.events.get()
+            event = await current.next(halt)
         if isinstance(event, ShardfleetError):
             await self._cancel(shard_id)
             raise event
@@ -82,10 +102,10 @@ class PushedStream:
             await self._cancel(shard_id)
 
     async def _cancel(self, shard_id: str) -> None:
-        current = self._subscriptions.pop(shard_id, None)
-        if current is not None:
-            current.task.cancel()
-            await asyncio.wait([current.task])
+        if self._subscriptions.pop(shard_id, None) is not None:
+            task = self._tasks.pop(shard_id)
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _subscribe(
         self, shard_id: str, start: StartingPosition, token: str | None
@@ -100,21 +120,13 @@ class PushedStream:
         iterator = await self._stream.shard_iterator(shard_id, start)
         before.append(now_ms)
         token = self._stream.continuation(shard_id, iterator)
-        events: asyncio.Queue[RecordsPage | ShardfleetError | None] = asyncio.Queue(_EVENTS_AHEAD)
-        task = asyncio.create_task(self._push(shard_id, iterator, token=token, events=events))
-        self._subscriptions[shard_id] = found = _Subscription(events, task, token)
+        self._subscriptions[shard_id] = found = _Subscription(token)
+        self._tasks[shard_id] = asyncio.create_task(self._push(shard_id, iterator, found))
         return found
 
-    async def _push(
-        self,
-        shard_id: str,
-        iterator: str,
-        *,
-        token: str,
-        events: asyncio.Queue[RecordsPage | ShardfleetError | None],
-    ) -> None:
+    async def _push(self, shard_id: str, iterator: str, current: _Subscription) -> None:
         """Do as the service does: send what there is, and now and then that there is nothing."""
-        until_ms = self._clock.monotonic_ms() + SUBSCRIPTION_LIFE_MS
+        until_ms, token = self._clock.monotonic_ms() + SUBSCRIPTION_LIFE_MS, current.token
         told_ms = -_QUIET_EVENTS_APART_MS
         while self._clock.monotonic_ms() < until_ms:
             try:
@@ -124,18 +136,18 @@ class PushedStream:
             except IteratorExpired:
                 break
             except ShardfleetError as error:
-                await events.put(error)
+                await current.push(error)
                 return
             token = page.records[-1].sequence_number if page.records else token
             is_quiet = not page.records and page.resume_token is not None
             if not is_quiet or self._clock.monotonic_ms() - told_ms >= _QUIET_EVENTS_APART_MS:
                 told_ms = self._clock.monotonic_ms()
-                await events.put(replace(page, resume_token=page.resume_token and token))
+                await current.push(replace(page, resume_token=page.resume_token and token))
             if page.resume_token is None:
                 return
             iterator = page.resume_token
             await self._clock.sleep_ms(_EVENTS_APART_MS)
-        await events.put(None)
+        await current.push(None)
 
 
 def _cut(event: RecordsPage, limit: int, *, now_ms: int) -> tuple[RecordsPage, RecordsPage | None]:

@@ -153,7 +153,7 @@ class IdleShardProber:
         ports, now = self._ports, self._ports.now
         hint = self._hints.of(shard_id, stand)
         origin = origin_of(ShardRange(shard_id, stand, hint), now)
-        cursor = ShardCursor(shard_id, origin, pace=ports.pace, now=now)
+        cursor = ShardCursor(shard_id, origin, limits=ports.limits, now=now)
         cursor.asked(now)
         self.calls += 1
         try:

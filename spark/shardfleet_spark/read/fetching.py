@@ -112,7 +112,7 @@ class _Reading:
         """Each shard is asked once whatever the time; then until the batch is full or late."""
         if not self.pages.calls:
             return self._common.bytes_left > 0
-        in_time = self.pages.cursor.next_call_ms <= self._common.deadline_ms
+        in_time = self.pages.next_call_ms <= self._common.deadline_ms
         return in_time and self._common.bytes_left > 0 and self._records_left() > 0
 
     def _records_left(self) -> int:
@@ -168,7 +168,7 @@ class _Reading:
 
     def _finish(self) -> None:
         clock, sealed = self._common.ports.clock, self.sealed
-        wait_ms = max(0, self.pages.cursor.next_call_ms - clock.monotonic_ms())
+        wait_ms = max(0, self.pages.next_call_ms - clock.monotonic_ms())
         records = self.records = joined(self._pieces)
         last = records[-1] if records else None
         has_more = sealed.is_cut or (last is not None and sealed.lag_ms != 0)

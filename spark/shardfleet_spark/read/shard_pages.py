@@ -18,14 +18,15 @@ from shardfleet.domain.reading.cursor import (
     End,
     Moment,
     ReadFrom,
-    ReadPace,
+    ReadLimits,
     ShardCursor,
     is_retained,
 )
+from shardfleet.domain.reading.pacing import PolledShard, PollPace
 from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.stream.gone_shards import GoneNote, judge_gone
 from shardfleet.domain.stream.sequence import PointKind
-from shardfleet.engine.ports import Clock, Entropy, ShardSource, StreamDirectory
+from shardfleet.engine.ports import Clock, Entropy, ShardCalls, StreamDirectory
 from shardfleet.errors import (
     OutcomeUnknown,
     PositionTrimmed,
@@ -81,7 +82,7 @@ class FetchPorts:
     """What reading asks of the world."""
 
     stream: StreamDirectory
-    source: ShardSource
+    source: ShardCalls
     clock: Clock
     entropy: Entropy
     policy: ReadPolicy
@@ -96,16 +97,22 @@ class FetchPorts:
         )
 
     @property
-    def pace(self) -> ReadPace:
-        """Return how a shard is asked."""
+    def pace(self) -> PollPace:
+        """Return how often a shard is asked."""
         policy = self.policy
-        return ReadPace(
-            records_most=policy.records_per_read,
+        return PollPace(
             call_ms=policy.poll_interval_ms,
             bytes_per_s=policy.bytes_per_s,
             idle_most_ms=policy.poll_interval_ms,
+        )
+
+    @property
+    def limits(self) -> ReadLimits:
+        """Return how much a shard is asked for, and how often in vain."""
+        return ReadLimits(
             back_off_ms=self.back_off_ms,
-            attempts_most=policy.retry_attempts,
+            records_most=self.policy.records_per_read,
+            attempts_most=self.policy.retry_attempts,
         )
 
     @property
@@ -184,8 +191,9 @@ class ShardPages:
         self._shard_id = reading.shard_id
         self._stand = stand
         self._ports = ports
-        self.cursor = ShardCursor(reading.shard_id, origin, pace=ports.pace, now=now)
-        self.cursor.next_call_ms += max(0, min(hint.free_ms - now.wall_ms, _LONGEST_HINTED_WAIT_MS))
+        self.cursor = ShardCursor(reading.shard_id, origin, limits=ports.limits, now=now)
+        free_ms = max(0, min(hint.free_ms - now.wall_ms, _LONGEST_HINTED_WAIT_MS))
+        self._polled = PolledShard(ports.pace, now_ms=now.steady_ms + free_ms)
         self.iterator = origin.resume_token
         self.iterator_ms = hint.iterator_ms if self.iterator else 0
         known_ms = max(stand.arrived_ms, stand.tip_ms, stand.position.instant_ms)
@@ -198,9 +206,14 @@ class ShardPages:
         self.calls = 0
         self.paused_ms = 0
 
+    @property
+    def next_call_ms(self) -> int:
+        """Return when the shard may be asked, on the steady clock."""
+        return max(self.cursor.due_ms, self._polled.next_call_ms)
+
     async def wait(self) -> None:
         """Sleep until the shard may be asked."""
-        await self._sleep(self.cursor.next_call_ms - self._ports.clock.monotonic_ms())
+        await self._sleep(self.next_call_ms - self._ports.clock.monotonic_ms())
 
     async def next(
         self, *, limit: int, give_up: Callable[[], bool] = lambda: False
@@ -239,7 +252,7 @@ class ShardPages:
                     return page
                 case PositionTrimmed() as gap:
                     self._tell_loss(str(gap))
-                    self.cursor.accept_gap(self._ports.now)
+                    self.cursor.accept_gap()
                 case ShardGone() as error:
                     await self._look(error)
                 case End():
@@ -251,7 +264,9 @@ class ShardPages:
                     return RecordsPage(records=(), resume_token=None, millis_behind_latest=0)
 
     async def _ask(self, ask: Ask, limit: int) -> None:
-        self.cursor.asked(self._ports.now)
+        now = self._ports.now
+        self.cursor.asked(now)
+        self._polled.asked(now.steady_ms)
         self._is_refused = False
         try:
             page = await self._ports.source.page(
@@ -260,7 +275,9 @@ class ShardPages:
                 resume_token=ask.resume_token,
                 limit=min(ask.limit, max(1, limit)),
             )
-            self.cursor.answered(page, self._ports.now)
+            now = self._ports.now
+            self._polled.answered(page, now.steady_ms)
+            self.cursor.answered(page, now)
             self._looks = 0
         except ShardfleetError as error:
             self._is_refused = isinstance(error, Throttled | OutcomeUnknown)

@@ -9,6 +9,7 @@ from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
 from shardfleet.engine.ports import ListingFilter
+from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import (
@@ -96,7 +97,7 @@ class Fleet:
             kcl3=self.kcl3,
             state=self.state,
             stream=self.stream,
-            source=self.stream,
+            source=PolledSource(self.stream, self.clock),
             launcher=self.launcher,
             clock=self.clock,
             entropy=SeededEntropy(7),

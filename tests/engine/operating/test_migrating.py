@@ -16,6 +16,7 @@ from shardfleet.domain.slots.slot import SlotState, end
 from shardfleet.domain.stream.hash_ranges import WHOLE_HASH_SPACE
 from shardfleet.domain.stream.shards import ChildShard
 from shardfleet.engine.retry import Patience
+from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.errors import PositionTrimmed, ShardGone
 from shardfleet_ops.operate.migrate import Migrator, trimmed_after
@@ -353,7 +354,7 @@ def test_left_at_any_second_it_ends_where_the_next_command_says(seconds, directi
 def read_by(stream, clock):
     config = FleetConfig(fleet="f", stream_arn="a", lease_table="l", state_table="s")
     return ReadPorts(
-        source=stream,
+        source=PolledSource(stream, clock),
         clock=clock,
         events=MemoryEvents(),
         patience=Patience.of(config, clock=clock, entropy=SeededEntropy(7)),

@@ -17,6 +17,7 @@ from shardfleet.domain.stream.sequence import (
     ExtendedSequenceNumber,
 )
 from shardfleet.engine.retry import Patience
+from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import ConfigurationError, OutcomeUnknown
@@ -49,7 +50,7 @@ def in_world(scenario, **world):
 def rewinder(world, *, pages_most=60):
     operator = Operator(world.leases, world.ports().fleet_state, world.clock)
     reading = ReadPorts(
-        source=world.stream,
+        source=PolledSource(world.stream, world.clock),
         clock=world.clock,
         events=world.events,
         patience=Patience.of(world.config, clock=world.clock, entropy=SeededEntropy(7)),

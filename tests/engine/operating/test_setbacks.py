@@ -30,6 +30,7 @@ from shardfleet.domain.stream.sequence import (
 from shardfleet.domain.stream.shards import ShardGraph
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
 from shardfleet.engine.retry import Patience
+from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
@@ -229,7 +230,7 @@ KINDS = [
 async def rewind(scene, target):
     world = scene.world
     reading = ReadPorts(
-        source=world.stream,
+        source=PolledSource(world.stream, world.clock),
         clock=world.clock,
         events=world.events,
         patience=Patience.of(world.config, clock=world.clock, entropy=SeededEntropy(7)),
@@ -350,7 +351,7 @@ async def manage(scene):
             kcl3=MemoryKcl3Store(),
             state=FleetState(world.state, world.clock),
             stream=world.stream,
-            source=world.stream,
+            source=PolledSource(world.stream, world.clock),
             launcher=MemoryLauncher(),
             clock=world.clock,
             entropy=SeededEntropy(7),

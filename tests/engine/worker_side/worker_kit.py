@@ -13,6 +13,7 @@ from shardfleet.engine.ownership.checkpointer import Checkpointer
 from shardfleet.engine.ownership.writer import LeaseWriter
 from shardfleet.engine.retry import Patience
 from shardfleet.engine.shard.failure_policy import FailurePolicy
+from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.state.fleet_state import slot_body
 from shardfleet.engine.state.kinds import SLOT
 from shardfleet.engine.worker.ports import WorkerPorts
@@ -196,7 +197,7 @@ class World:
             leases=self.leases,
             state=self.state,
             stream=self.stream,
-            source=self.stream,
+            source=PolledSource.of_worker(self.stream, self.clock, self.config),
             handler=self.handler,
             progress=progress_of(self.config),
             policy=FailurePolicy(terms, (dead_letters or self.dead_letters) if keeps else None),

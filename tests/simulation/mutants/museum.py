@@ -197,7 +197,11 @@ MUSEUM = (
     mutant(
         "reads are not paced",
         "§8 row 8a, KCL #1062",
-        (CURSOR, "        self._wait_after(self._pace.call_ms, now)\n", ""),
+        (
+            "domain/reading/pacing.py",
+            "        self._wait_after(self._pace.call_ms, now_ms)\n",
+            "        del now_ms\n",
+        ),
     ),
     mutant(
         "the tip is another now each time",

@@ -94,10 +94,11 @@ class FleetAccess:
     def read_ports(self) -> "ReadPorts":
         """Return what reads shards, patiently, beside the fleet."""
         from shardfleet.engine.retry import Patience
+        from shardfleet.engine.shard.polling import PolledSource
         from shardfleet.engine.shard.reader import ReadPorts
 
         return ReadPorts(
-            source=self.stream,
+            source=PolledSource(self.stream, self.clock),
             clock=self.clock,
             events=NobodyListens(),
             patience=Patience.of(self.config, clock=self.clock, entropy=SystemEntropy()),
@@ -118,7 +119,7 @@ class FleetAccess:
             ShardGone: no such shard.
 
         """
-        from shardfleet.domain.reading.cursor import ReadFrom, ReadPace
+        from shardfleet.domain.reading.cursor import ReadFrom, ReadLimits
         from shardfleet.domain.reading.pages import StartingPosition, StartKind
         from shardfleet.engine.shard.deaggregation import Deaggregator
         from shardfleet.engine.shard.reader import ShardReader
@@ -127,7 +128,7 @@ class FleetAccess:
         reader = ShardReader(
             shard_id,
             ReadFrom(start=StartingPosition(StartKind.AT_TIMESTAMP, instant_ms=since_ms)),
-            pace=ReadPace.of_visitor(ports.patience.back_off_ms),
+            limits=ReadLimits(back_off_ms=ports.patience.back_off_ms),
             ports=ports,
         )
         expander = Deaggregator(shard_id, None, config=self.config, sink=ports.events)

@@ -22,7 +22,7 @@ from shardfleet.domain.balance.migration import (
 from shardfleet.domain.balance.strategy import change_of
 from shardfleet.domain.leases.expiry import Reading, Sighting, sighted
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.reading.cursor import ReadFrom, ReadPace
+from shardfleet.domain.reading.cursor import ReadFrom, ReadLimits
 from shardfleet.domain.reading.pages import StartingPosition, StartKind
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.refusals import Doubt
@@ -61,8 +61,8 @@ async def trimmed_after(leases: Iterable[Lease], reading: ReadPorts) -> list[str
     async def is_trimmed(lease: Lease) -> bool:
         number = lease.checkpoint.sequence_number
         start = StartingPosition(StartKind.AT_SEQUENCE_NUMBER, number)
-        pace = ReadPace.of_visitor(reading.patience.back_off_ms, attempts_most=_TRIES_MOST)
-        reader = ShardReader(lease.lease_key, ReadFrom(start=start), pace=pace, ports=reading)
+        limits = ReadLimits(back_off_ms=reading.patience.back_off_ms, attempts_most=_TRIES_MOST)
+        reader = ShardReader(lease.lease_key, ReadFrom(start=start), limits=limits, ports=reading)
         pages_left = _PAGES_MOST
         try:
             async for page in reader.pages():

@@ -21,7 +21,7 @@ from shardfleet.domain.delivery.progress import position_of, position_text
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Applied, Lease
 from shardfleet.domain.positions.positions import checkpoint_text
-from shardfleet.domain.reading.cursor import ReadFrom, ReadPace
+from shardfleet.domain.reading.cursor import ReadFrom, ReadLimits
 from shardfleet.domain.reading.pages import (
     FROM_TRIM_HORIZON,
     RecordsPage,
@@ -411,8 +411,9 @@ class Rewinder:
             )
         else:
             start = StartingPosition(StartKind.AT_SEQUENCE_NUMBER, checkpoint.sequence_number)
-        pace = ReadPace.of_visitor(self._reading.patience.back_off_ms, attempts_most=_TRIES_MOST)
-        reader = ShardReader(lease_key, ReadFrom(start=start), pace=pace, ports=self._reading)
+        reading = self._reading
+        limits = ReadLimits(back_off_ms=reading.patience.back_off_ms, attempts_most=_TRIES_MOST)
+        reader = ShardReader(lease_key, ReadFrom(start=start), limits=limits, ports=reading)
         try:
             async for page in reader.pages():
                 yield page

@@ -25,6 +25,7 @@ from shardfleet.engine.ports import (
     WorkerLauncher,
 )
 from shardfleet.engine.shard.failure_policy import FailurePolicy
+from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
@@ -249,7 +250,7 @@ class Functions:
             kcl3=self._kcl3(actor),
             state=FleetState(self._state(actor), clock),
             stream=stream,
-            source=stream,
+            source=PolledSource(stream, clock),
             launcher=launcher_of(actor),
             clock=clock,
             entropy=self._entropy(actor),
@@ -316,7 +317,7 @@ class Functions:
             leases=self._leases(actor),
             state=self._state(actor),
             stream=stream,
-            source=stream,
+            source=PolledSource.of_worker(stream, clock, self._config),
             handler=self.handler_of(actor, clock),
             progress=progress_of(self._config),
             policy=FaultyPolicy(

@@ -22,6 +22,7 @@ from shardfleet.domain.stream.sequence import (
     ExtendedSequenceNumber,
 )
 from shardfleet.engine.retry import Patience
+from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.errors import ShardfleetError
 from shardfleet_ops.operate.pause import Operator
@@ -179,7 +180,10 @@ class RewindingPerson:
             operator,
             stream=person.stream,
             reading=ReadPorts(
-                source=person.stream, clock=person.clock, events=person.events, patience=patience
+                source=PolledSource(person.stream, person.clock),
+                clock=person.clock,
+                events=person.events,
+                patience=patience,
             ),
             pages_most=_PAGES_MOST,
         )

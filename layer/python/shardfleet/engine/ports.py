@@ -226,14 +226,14 @@ class OwnerIndex(Protocol):
         """Return why leases may not be written, "" if they may; RightMissing likewise."""
 
 
-class ShardSource(Protocol):
-    """Pages of shards, polled or pushed; :mod:`shardfleet.domain.reading.cursor` drives it."""
+class ShardCalls(Protocol):
+    """Calls for single pages of shards; what a polled source is made of."""
 
     async def page(
         self, shard_id: str, start: StartingPosition, *, resume_token: str | None, limit: int
     ) -> RecordsPage:
         """
-        Return the next page; a pushed one may be empty after a while without records.
+        Return the next page.
 
         Args:
             shard_id: the shard.

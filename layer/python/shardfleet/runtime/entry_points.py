@@ -15,6 +15,7 @@ from typing import Any
 
 from shardfleet.domain.cost.estimate import TRANSITIONS_PER_TURN
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
+from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.runtime import bootstrap, invocation
@@ -67,7 +68,7 @@ async def _work(
             leases=bootstrap.lease_store(sandbox, threads),
             state=bootstrap.state_store(sandbox, threads),
             stream=stream,
-            source=stream,
+            source=PolledSource.of_worker(stream, sandbox.clock, sandbox.config),
             handler=bootstrap.handler_runner(sandbox, threads, context),
             progress=progress_of(sandbox.config),
             policy=bootstrap.failure_policy(sandbox, threads, context=context),

@@ -11,6 +11,7 @@ from shardfleet.adapters.step_functions import StepFunctionsLauncher
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import ManagerPorts
 from shardfleet.engine.ports import WorkerLauncher
+from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
 from shardfleet.errors import ConfigurationError
 from shardfleet.runtime import bootstrap, invocation
@@ -70,7 +71,7 @@ def manager_ports(sandbox: Sandbox, threads: TurnThreads, launcher: WorkerLaunch
         kcl3=DynamoDBKcl3Store(config.lease_table, tables, own=config.kcl_tables),
         state=FleetState(bootstrap.state_store(sandbox, threads), sandbox.clock),
         stream=stream,
-        source=stream,
+        source=PolledSource(stream, sandbox.clock),
         launcher=launcher,
         clock=sandbox.clock,
         entropy=sandbox.entropy,

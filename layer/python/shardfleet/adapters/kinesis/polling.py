@@ -129,7 +129,7 @@ class PageSource:
 
 class KinesisPolling:
     """
-    The ``StreamDirectory`` and ``ShardSource`` ports over one stream.
+    The ``StreamDirectory`` and ``ShardCalls`` ports over one stream.
 
     Args:
         stream_arn: the stream, also of another account or region.

@@ -20,6 +20,8 @@ decides: trimming goes in order, so nothing is lost behind a number that is not 
 asked when a number is answered with nothing but the lag of a whole retention (K15: for a quarter of
 an hour and more, where a new iterator at the oldest record finds data at once).
 
+How often a shard may be asked is its source's to know; here a failure is waited after.
+
 A closed page is the end of a shard; that the service does not know it proves nothing, and what
 does is decided in :mod:`shardfleet.domain.stream.gone_shards`. There is no work per record here.
 """
@@ -31,7 +33,6 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from shardfleet.domain.reading.pacing import Rate, full_bucket, idle_pause_ms, spend
 from shardfleet.domain.reading.pages import (
     FROM_TRIM_HORIZON,
     RecordsPage,
@@ -62,8 +63,6 @@ _RETENTION_MARGIN_MS = 600_000
 # K15 (harlow/kinesis-consumer#125, #98): so long is waited for what an old number may still bring,
 # and then so long for the oldest record: one that is lost begins anew within a minute.
 _SILENCE_MS, _OLDEST_MS = 30_000, 15_000
-# The first pause after an empty read: 5 calls/s are the quota of a shard.
-_CALLS_APART_MS = 200
 
 
 class Moment(NamedTuple):
@@ -73,42 +72,20 @@ class Moment(NamedTuple):
     steady_ms: int
 
 
-class ReadPace(Struct, frozen=True, kw_only=True):
+class ReadLimits(Struct, frozen=True, kw_only=True):
     """
-    How a shard is asked.
+    How much is asked for at once, and how often in vain.
 
     Attributes:
-        records_most: stream records of one answer.
-        call_ms: least time between two calls.
-        bytes_per_s: of answers.
-        idle_most_ms: longest pause of a shard that has nothing.
         back_off_ms: how long to wait after so many failures in a row; the jitter is the world's.
-        window_ms: how long records gather at the tip of a shard before they are asked for.
+        records_most: stream records of one answer.
         attempts_most: failures in a row after which it is left at that; 0: never.
 
     """
 
-    records_most: int
-    call_ms: int
-    bytes_per_s: int
-    idle_most_ms: int
     back_off_ms: Callable[[int], int]
-    window_ms: int = 0
+    records_most: int = 1_000
     attempts_most: int = 0
-
-    @classmethod
-    def of_visitor(
-        cls, back_off_ms: Callable[[int], int], *, records_most: int = 1_000, attempts_most: int = 0
-    ) -> ReadPace:
-        """Leave four of the five calls a second that a shard takes to the fleet's own readers."""
-        return cls(
-            records_most=records_most,
-            call_ms=1_000,
-            bytes_per_s=2 * 1024 * 1024,
-            idle_most_ms=1_000,
-            back_off_ms=back_off_ms,
-            attempts_most=attempts_most,
-        )
 
 
 class ReadFrom(Struct, frozen=True, kw_only=True):
@@ -173,10 +150,11 @@ class ShardCursor:
         accepted: the last record that was read; None: none since the start.
         resume_token: where the next read begins; None: at a position.
         failures: in a row.
+        due_ms: the source is asked no sooner than that, on the steady clock.
 
     """
 
-    def __init__(self, shard_id: str, origin: ReadFrom, *, pace: ReadPace, now: Moment) -> None:
+    def __init__(self, shard_id: str, origin: ReadFrom, *, limits: ReadLimits, now: Moment) -> None:
         """Stand there; nothing is read yet."""
         self.start = origin.start
         self.resume_token = origin.resume_token
@@ -185,7 +163,7 @@ class ShardCursor:
         self._shard_id = shard_id
         self._witness = origin.witness
         self._complete_before_ms = origin.complete_before_ms
-        self._pace = pace
+        self._limits = limits
         self._told: RecordsPage | PositionTrimmed | ShardGone | End | None = None
         # The service does not take the position, as too old: asked is what is left.
         self._refused: PositionTrimmed | None = None
@@ -201,10 +179,7 @@ class ShardCursor:
         # Where the first of the pages began that is to be accepted next.
         self._began: StartingPosition | None = None
         self._asked = now
-        self._empty_reads = 0
-        self._bytes = Rate(per_s=pace.bytes_per_s, burst=pace.bytes_per_s)
-        self._bucket = full_bucket(self._bytes, now_ms=now.steady_ms)
-        self.next_call_ms = now.steady_ms
+        self.due_ms = now.steady_ms
 
     def next(self) -> Ask | RecordsPage | PositionTrimmed | ShardGone | End:
         """
@@ -218,15 +193,13 @@ class ShardCursor:
         if self._told is not None:
             told, self._told = self._told, None
             return told
-        due_ms = self.next_call_ms
         if self._is_proving:
-            return Ask(self._proof, self._proof_token, 1, due_ms)
-        return Ask(self._where, self.resume_token, self._pace.records_most, due_ms)
+            return Ask(self._proof, self._proof_token, 1, self.due_ms)
+        return Ask(self._where, self.resume_token, self._limits.records_most, self.due_ms)
 
     def asked(self, now: Moment) -> None:
         """Note that the source is asked, in this moment."""
         self._asked = now
-        self._wait_after(self._pace.call_ms, now)
         if not self._is_proving and self.resume_token is None:
             self._began = self._where
 
@@ -250,10 +223,6 @@ class ShardCursor:
         self.failures = 0
         if self._disbelief.times:
             self._disbelief.clear()
-        self._bucket, debt_ms = spend(
-            self._bucket, self._bytes, amount=page.size, now_ms=now.steady_ms
-        )
-        self._wait_after(debt_ms, now)
         if self._refused is not None:
             self._look_left(page, self._refused, now)
             return
@@ -269,7 +238,7 @@ class ShardCursor:
         if self._complete_before_ms is not None and lag_ms is not None and says_something:
             self._complete_before_ms = self._asked.wall_ms - lag_ms
         if not is_doubtful:
-            self._accept(page, now)
+            self._accept(page)
         else:
             self._doubt(page, self._at_witness, now)
             if self._began == self._at_witness:
@@ -301,19 +270,19 @@ class ShardCursor:
         elif self._disbelief.believes(error, now.steady_ms):
             raise settled(error) from error
         self.failures += 1
-        self._wait_after(self._pace.back_off_ms(self.failures), now)
-        return self.failures != self._pace.attempts_most
+        self._wait_after(self._limits.back_off_ms(self.failures), now)
+        return self.failures != self._limits.attempts_most
 
     def judged(self, verdict: GoneVerdict, *, wait_ms: int, now: Moment) -> None:
         """Take what was found out of a missing shard: it is over, or asked again after a while."""
         self._told = End(verdict.children) if verdict.is_over else None
         self._wait_after(wait_ms, now)
 
-    def accept_gap(self, now: Moment) -> None:
+    def accept_gap(self) -> None:
         """Go on behind a gap, from the oldest record that is left."""
         page, self._told, self._witness, self._in_doubt = self._in_doubt, None, None, None
         if page is not None and not page.says_nothing:
-            self._accept(page, now)
+            self._accept(page)
         else:
             self.start, self.accepted, self.resume_token = FROM_TRIM_HORIZON, None, None
 
@@ -371,14 +340,14 @@ class ShardCursor:
             self._proof_token = answer.resume_token
             if page.says_nothing and now.steady_ms - self._proof_ms >= _OLDEST_MS:
                 self._silent_since_ms = None
-                self._accept(page, now)
+                self._accept(page)
         elif oldest == self._witness:
-            self._accept(page, now)
+            self._accept(page)
         elif not is_of_oldest and not self._is_witness_seen:
             self._doubt(page, FROM_TRIM_HORIZON, now)
         elif is_of_oldest and oldest is not None and int(oldest) < int(self._witness or 0):
             self._silent_since_ms = None
-            self._accept(page, now)
+            self._accept(page)
         else:
             self._told = PositionTrimmed(
                 f"shard {self._shard_id}: record {self._witness} is older than what the stream "
@@ -387,18 +356,10 @@ class ShardCursor:
                 nothing_left=oldest is None,
             )
 
-    def _accept(self, page: RecordsPage, now: Moment) -> None:
-        is_idle = not page.records and not page.millis_behind_latest
-        self._empty_reads = self._empty_reads + 1 if is_idle else 0
+    def _accept(self, page: RecordsPage) -> None:
         if page.records:
             self.accepted = self._witness = page.records[-1].sequence_number
             self._is_witness_seen = True
-        elif is_idle:
-            most_ms = self._pace.idle_most_ms
-            pause_ms = idle_pause_ms(self._empty_reads, first_ms=_CALLS_APART_MS, most_ms=most_ms)
-            self._wait_after(pause_ms, now)
-        if page.millis_behind_latest == 0:
-            self._wait_after(self._pace.window_ms, now)
         if page.records or not page.says_nothing:
             self._began = None
         self.resume_token, self._in_doubt = page.resume_token, None
@@ -406,4 +367,4 @@ class ShardCursor:
 
     def _wait_after(self, duration_ms: int, now: Moment) -> None:
         """Make the next call no sooner than that from now (row 8a: no storms of retries)."""
-        self.next_call_ms = max(self.next_call_ms, now.steady_ms + duration_ms)
+        self.due_ms = max(self.due_ms, now.steady_ms + duration_ms)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.foreign_owners import Foreign
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.reading.cursor import ReadFrom, ReadPace
+from shardfleet.domain.reading.cursor import ReadFrom, ReadLimits
 from shardfleet.domain.reading.pages import (
     FROM_TRIM_HORIZON,
     RecordsPage,
@@ -53,7 +53,7 @@ from shardfleet.errors import (
 from shardfleet.events.manager import LeaseWoken, SleepSwitched
 
 # A record is all that is wanted, and it is read again by a worker.
-_ONE_LOOK = ReadPace.of_visitor(lambda _: 0, records_most=1, attempts_most=1)
+_ONE_LOOK = ReadLimits(back_off_ms=lambda _: 0, records_most=1, attempts_most=1)
 # What a failure says of a sleeping shard.
 _FAILURES: Mapping[type[Exception], Found] = {
     Throttled: Found.REFUSED,
@@ -189,7 +189,7 @@ class Prober:
         """Return what a read finds, and where the next one begins."""
         try:
             origin = await self._origin(nap, glance)
-            reader = ShardReader(nap.lease_key, origin, pace=_ONE_LOOK, ports=self._ports)
+            reader = ShardReader(nap.lease_key, origin, limits=_ONE_LOOK, ports=self._ports)
             page = await reader.next_page(Halt())
             if isinstance(page, RecordsPage) and page.says_nothing:
                 # An idle shard's lag may be one that only the next iterator is rid of (K21).

@@ -50,12 +50,11 @@ from shardfleet.engine.ports import (
     EventSink,
     Kcl3Store,
     LeaseStore,
-    ShardSource,
     StreamDirectory,
     WorkerLauncher,
 )
 from shardfleet.engine.retry import Box, BoxSpent, Patience, each_of, insisting
-from shardfleet.engine.shard.reader import ReadPorts
+from shardfleet.engine.shard.reader import ReadPorts, ShardSource
 from shardfleet.engine.state.beside import raise_generation
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
 from shardfleet.engine.state.kinds import PACE, SUSPECTS

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.progress import position_text
-from shardfleet.domain.reading.cursor import End, ReadFrom, ReadPace, is_retained
+from shardfleet.domain.reading.cursor import End, ReadFrom, ReadLimits, is_retained
 from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.stream.sequence import AT_LATEST, TRIM_HORIZON, Position, StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard
@@ -247,17 +247,11 @@ class ShardConsumer:
         )
 
     def _reader(self, origin: ReadFrom) -> ShardReader:
-        config = self._config
-        pace = ReadPace(
-            records_most=config.records_per_read,
-            call_ms=config.busy_read_ms,
-            bytes_per_s=config.read_bytes_per_s,
-            idle_most_ms=config.idle_read_ms,
-            window_ms=config.batch_window_ms,
-            back_off_ms=self._patience.back_off_ms,
+        limits = ReadLimits(
+            back_off_ms=self._patience.back_off_ms, records_most=self._config.records_per_read
         )
         key, ports = self._held.lease_key, self._ports.reading
-        return ShardReader(key, origin, pace=pace, ports=ports, missing=self._missing)
+        return ShardReader(key, origin, limits=limits, ports=ports, missing=self._missing)
 
     async def _start(self) -> Position | None:
         """Return where to begin to read; None when the shard is over already."""

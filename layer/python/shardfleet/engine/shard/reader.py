@@ -7,7 +7,7 @@ Workers read so, and so does everything that looks into a stream: a rewind's cou
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
@@ -16,11 +16,11 @@ from shardfleet.domain.reading.cursor import (
     End,
     Moment,
     ReadFrom,
-    ReadPace,
+    ReadLimits,
     ShardCursor,
 )
-from shardfleet.domain.reading.pages import RecordsPage
-from shardfleet.engine.ports import Clock, EventSink, ShardSource
+from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
+from shardfleet.engine.ports import Clock, EventSink
 from shardfleet.engine.retry import Halt, Patience
 from shardfleet.errors import (
     FalseEnd,
@@ -35,6 +35,29 @@ from shardfleet.events.delivery import FalseShardEnd, IteratorRenewed, ReadDelay
 
 if TYPE_CHECKING:
     from shardfleet.engine.shard.missing import MissingShardWatch
+
+
+class ShardSource(Protocol):
+    """Pages of shards, polled or pushed; :mod:`shardfleet.domain.reading.cursor` drives it."""
+
+    async def page(
+        self,
+        shard_id: str,
+        start: StartingPosition,
+        *,
+        resume_token: str | None,
+        limit: int,
+        halt: Halt,
+    ) -> RecordsPage:
+        """
+        Return the next page, which may be empty, once there is one and the source may be asked.
+
+        The rest is as of :meth:`shardfleet.engine.ports.ShardCalls.page`.
+
+        Raises:
+            Halted: asked to stop; nothing was taken.
+
+        """
 
 
 class ReadPorts(Struct, frozen=True, kw_only=True):
@@ -58,7 +81,7 @@ class ShardReader:
     Args:
         shard_id: the shard.
         origin: where to begin.
-        pace: how often and how much is asked.
+        limits: how much is asked for, and how often in vain.
         ports: the source and the rest.
         missing: what judges a shard that is not found; None: that is an error.
 
@@ -72,7 +95,7 @@ class ShardReader:
         shard_id: str,
         origin: ReadFrom,
         *,
-        pace: ReadPace,
+        limits: ReadLimits,
         ports: ReadPorts,
         missing: MissingShardWatch | None = None,
     ) -> None:
@@ -80,7 +103,7 @@ class ShardReader:
         self._shard_id = shard_id
         self._ports = ports
         self._missing = missing
-        self.cursor = ShardCursor(shard_id, origin, pace=pace, now=moment_of(ports.clock))
+        self.cursor = ShardCursor(shard_id, origin, limits=limits, now=moment_of(ports.clock))
 
     async def next_page(self, halt: Halt) -> RecordsPage | End:
         """
@@ -91,7 +114,7 @@ class ShardReader:
             ShardGone: there is no such shard, and nobody judges that.
             StreamGone, StreamReplaced: the stream is not the one that was read.
             PositionTrimmed: records may be lost; :meth:`accept_gap` goes on nevertheless.
-            StreamError, OutcomeUnknown: what failed as often in a row as the pace allows.
+            StreamError, OutcomeUnknown: what failed as often in a row as the limits allow.
             ShardfleetError: the verdict of what was refused for as long as it is doubted.
 
         """
@@ -102,7 +125,7 @@ class ShardReader:
                 if wait_ms > 0:
                     await self._ports.patience.pause(wait_ms, halt)
                 halt.check()
-                await self._ask(action)
+                await self._ask(action, halt)
             elif isinstance(action, ShardGone) and self._missing is not None:
                 verdict = await self._ports.patience.persist(self._missing.judge, halt)
                 wait_ms = 0 if verdict.is_over else self._missing.pause_ms
@@ -123,15 +146,19 @@ class ShardReader:
 
     def accept_gap(self) -> None:
         """Go on behind a position that the stream no longer has, from its oldest record."""
-        self.cursor.accept_gap(moment_of(self._ports.clock))
+        self.cursor.accept_gap()
 
-    async def _ask(self, ask: Ask) -> None:
+    async def _ask(self, ask: Ask, halt: Halt) -> None:
         """Make one attempt."""
         clock, cursor = self._ports.clock, self.cursor
         cursor.asked(moment_of(clock))
         try:
             page = await self._ports.source.page(
-                self._shard_id, ask.start, resume_token=ask.resume_token, limit=ask.limit
+                self._shard_id,
+                ask.start,
+                resume_token=ask.resume_token,
+                limit=ask.limit,
+                halt=halt,
             )
             cursor.answered(page, moment_of(clock))
         except ShardfleetError as error:

@@ -13,13 +13,13 @@ from shardfleet.engine.ports import (
     HandlerRunner,
     LeaseStore,
     Process,
-    ShardSource,
     StateStore,
     StreamDirectory,
     WindowStates,
 )
 from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.engine.shard.progress import Progress
+from shardfleet.engine.shard.reader import ShardSource
 from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.base import Event
