@@ -24,11 +24,11 @@ from shardfleet.domain.leases.lease import ChangeResult, Lease, LeaseChange
 from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.slots.slot import SlotState, intend_start
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
-from shardfleet.engine.delivery.plain import PlainProgress
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.engine.shard.polling import PolledSource
+from shardfleet.engine.shard.progress import Progress
 from shardfleet.engine.state.fleet_state import FleetState, slot_body
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
@@ -111,7 +111,7 @@ async def walked() -> Walk:
         stream=stream,
         source=PolledSource.of_worker(stream, clock, CONFIG),
         handler=MemoryHandler(clock, handled),
-        progress=PlainProgress,
+        progress=Progress,
         policy=FailurePolicy(CONFIG.policy_terms),
         events=MemoryEvents(),
         process=MemoryProcess(),

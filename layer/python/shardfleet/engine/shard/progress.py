@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import ClassVar
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.calls import CallKind
@@ -36,12 +37,17 @@ class Progress:
     """
     How far the records of one held lease are; it is their one lane, too.
 
+    With every option off, a record is done when its call has returned.
+
     Attributes:
+        last_calls: how many handler calls may follow one another after a turn's time is over.
         attempts: at the records.
         idle_failures: how often in a row a call without records failed.
         is_begun: the handler's object was told ``started``, and no last hook yet.
 
     """
+
+    last_calls: ClassVar[int] = 1
 
     def __init__(
         self, held: HeldLease, *, config: FleetConfig, stream_arn: str, ports: DeliveryPorts
@@ -77,7 +83,7 @@ class Progress:
 
     def pass_by(self, position: ExtendedSequenceNumber) -> None:
         """Go on behind what is done, given up, or nothing that a handler gets."""
-        raise NotImplementedError
+        self.held.note_progress(position)
 
     @property
     def has_open(self) -> bool:

@@ -75,12 +75,10 @@ class WorkerTurn:
         self._began_ms = ports.clock.monotonic_ms()
         # Handler calls are over by then; what is left is for the last writes (H10).
         self._calls_end_ms = deadline_ms - config.turn_margin_ms
-        # When no handler call could be started any more, there is no reason to stay; with manual
-        # checkpoints a last one follows.
-        calls = 2 if config.checkpoint == "manual" else 1
+        # When no handler call could be started any more, there is no reason to stay.
         self._stop_at_ms = min(
             self._began_ms + config.max_turn_ms,
-            self._calls_end_ms - calls * config.handler_timeout_ms,
+            self._calls_end_ms - ports.progress.last_calls * config.handler_timeout_ms,
         )
         self._hard_ms = deadline_ms - config.turn_margin_ms // 3
         self._note_until_ms = deadline_ms - config.turn_margin_ms // 6
