@@ -24,22 +24,14 @@ from shardfleet.engine.retry import Halted, Patience
 from shardfleet.engine.state.fleet_state import FleetState
 
 
-class EndPorts(Struct, frozen=True, kw_only=True):
-    """What ending a shard works with."""
+class ShardEnding(Struct, frozen=True, kw_only=True):
+    """Ends shards of one stream."""
 
     checkpointer: Checkpointer
     stream: StreamDirectory
     state: FleetState
     patience: Patience
-
-
-class ShardEnding:
-    """Ends shards of one stream."""
-
-    def __init__(self, ports: EndPorts, *, config: FleetConfig) -> None:
-        """Keep the ports."""
-        self._ports = ports
-        self._config = config
+    config: FleetConfig
 
     async def end(self, held: HeldLease, children: Sequence[ChildShard]) -> None:
         """
@@ -49,7 +41,7 @@ class ShardEnding:
             Halted: asked to stop, or the lease is lost; the next owner ends the shard.
 
         """
-        checkpointer, patience = self._ports.checkpointer, self._ports.patience
+        checkpointer, patience = self.checkpointer, self.patience
         await patience.persist(lambda: checkpointer.flush(held), held.halt)
         for child in sorted(children, key=lambda child: child.shard_id):
             await self._wait_for_other_parents(held, child)
@@ -75,11 +67,11 @@ class ShardEnding:
         """
 
         async def confirmed() -> None:
-            if not await self._ports.checkpointer.confirm(held):
+            if not await self.checkpointer.confirm(held):
                 raise Halted
             await write()
 
-        await self._ports.patience.persist(confirmed, held.halt)
+        await self.patience.persist(confirmed, held.halt)
 
     async def _wait_for_other_parents(self, held: HeldLease, child: ChildShard) -> None:
         """
@@ -88,20 +80,20 @@ class ShardEnding:
         Otherwise the child would not wait for it (a missing parent lease blocks nobody, §4.7).
         It need not have one if the child's lease is there, or if it has left the stream.
         """
-        ports = self._ports
+        patience = self.patience
         for parent in child.parent_shard_ids:
-            while parent != held.lease_key and await ports.patience.persist(
+            while parent != held.lease_key and await patience.persist(
                 partial(self._lacks_lease, parent, child), held.halt
             ):
-                await ports.patience.persist(ports.state.prompt_manager, held.halt)
-                await ports.patience.pause(self._config.parent_poll_ms, held.halt)
+                await patience.persist(self.state.prompt_manager, held.halt)
+                await patience.pause(self.config.parent_poll_ms, held.halt)
 
     async def _lacks_lease(self, parent: str, child: ChildShard) -> bool:
-        checkpointer = self._ports.checkpointer
+        checkpointer = self.checkpointer
         if await checkpointer.read(parent) is not None:
             return False
         if await checkpointer.read(child.shard_id) is not None:
             return False
-        listed = {shard.shard_id for shard in await self._ports.stream.list_shards()}
+        listed = {shard.shard_id for shard in await self.stream.list_shards()}
         # A listing that lacks the child is from before the merge, maybe from before this parent.
         return parent in listed or child.shard_id not in listed

@@ -23,7 +23,7 @@ from shardfleet.engine.retry import Halt, Halted, Patience
 from shardfleet.engine.shard.consumer import ConsumerPorts, ShardConsumer
 from shardfleet.engine.shard.crash_notes import CrashNotes
 from shardfleet.engine.shard.dispatch import Dispatcher, DispatchPorts
-from shardfleet.engine.shard.end import EndPorts, ShardEnding
+from shardfleet.engine.shard.end import ShardEnding
 from shardfleet.engine.shard.faults import CONCERNS_ALL, ShardFaults
 from shardfleet.engine.shard.missing import MissingPorts
 from shardfleet.engine.shard.ports import DeliveryPorts
@@ -166,12 +166,10 @@ class ShardWork:
 
     def _ending(self) -> ShardEnding:
         return ShardEnding(
-            EndPorts(
-                checkpointer=self.checkpointer,
-                stream=self._ports.stream,
-                state=self._ports.fleet_state,
-                patience=self._patience,
-            ),
+            checkpointer=self.checkpointer,
+            stream=self._ports.stream,
+            state=self._ports.fleet_state,
+            patience=self._patience,
             config=self._config,
         )
 
