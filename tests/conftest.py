@@ -60,7 +60,9 @@ hypothesis.settings.load_profile("repeatable")
 
 def is_loopback(host):
     """Say whether a host, by name or by number, is this machine's loopback interface."""
-    if host in (None, "", "localhost", b"localhost"):
+    if isinstance(host, bytes):
+        host = host.decode()
+    if host in (None, "", "localhost"):
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

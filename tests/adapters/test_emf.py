@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import threading
 
 import pytest
@@ -49,6 +50,9 @@ TURN_ENDED = TurnEnded(
 class StoppedClock:
     def __init__(self):
         self.ms = 1_000
+
+    def now_ms(self):
+        return 1_767_225_600_000 + self.ms
 
     def monotonic_ms(self):
         return self.ms
@@ -360,18 +364,38 @@ def test_events_below_the_level_are_measured_and_not_logged(clock, out):
 
 
 class Awkward(LeaseEvent, frozen=True, kw_only=True):
-    """Has fields that the standard library's log records have, too."""
+    """Has fields that a line has, too."""
 
     name: str
     message: str
-    args: tuple
+    timestamp: tuple
 
 
-def test_a_field_named_like_one_of_a_log_record_is_told_all_the_same(sink, out):
-    sink.emit(Awkward(lease_key="a", name="n", message="m", args=("x",)))
+def test_a_field_named_like_one_of_a_line_is_told_all_the_same(sink, out):
+    sink.emit(Awkward(lease_key="a", name="n", message="m", timestamp=("x",)))
     (line,) = logs(out)
-    assert (line["name_"], line["message_"], line["args_"]) == ("n", "m", ["x"])
+    assert (line["name"], line["message_"], line["timestamp_"]) == ("n", "m", ["x"])
     assert line["message"] == "Awkward"
+
+
+def test_a_line_is_as_powertools_would_write_it(clock, out, monkeypatch):
+    """Text for text, with the trace that Lambda names: queries of the logs know the form."""
+    from aws_lambda_powertools.logging.formatter import (  # noqa: PLC0415 - for this test alone
+        LambdaPowertoolsFormatter,
+    )
+
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", "Root=1-5759e988-bd862e3fe1be46a9;Parent=x;Sampled=1")
+    sink = EmfEventSink("orders", clock=clock, stream=out)
+    sink.about(request_id="request-1")
+    sink.emit(BatchFailed(lease_key="ä", position="1:0", attempt=1, reason="x", error="é"))
+
+    theirs = LambdaPowertoolsFormatter(
+        service="shardfleet", utc=True, location=None, fleet="orders", request_id="request-1"
+    )
+    told = {"lease_key": "ä", "position": "1:0", "attempt": 1, "reason": "x", "error": "é"}
+    record = logging.makeLogRecord({"msg": "BatchFailed", "levelname": "WARNING", **told})
+    record.created, record.msecs = clock.now_ms() / 1000, clock.now_ms() % 1000
+    assert out.getvalue() == theirs.format(record) + "\n"
 
 
 class ManagerTurnDoneInWords(Event, frozen=True, kw_only=True):

@@ -187,7 +187,7 @@ def test_a_collector_that_fails_or_is_not_there_costs_metrics_only(collector, an
 )
 def test_an_address_that_holds_a_token_is_told_to_nobody(endpoint, capsys):
     otlp = OtlpMetrics(endpoint, clock=Clock())
-    otlp.take({"x": {"Unit": "Count", "Value": [1]}}, {})
+    otlp.take({"x": [1]}, {})
     otlp.finish()
 
     err = capsys.readouterr().err

@@ -199,7 +199,7 @@ def test_a_queue_overflows_into_the_bucket_if_there_is_one():
     ],
 )
 def test_the_log_level_is_the_one_that_the_environment_names(env, level):
-    assert open_sandbox({**CONFIG.to_env(), **env}).events._log.level == level
+    assert open_sandbox({**CONFIG.to_env(), **env}).events._telling.level == level
 
 
 @pytest.mark.processes

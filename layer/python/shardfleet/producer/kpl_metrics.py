@@ -8,16 +8,13 @@ Logs, as Lambda's does, CloudWatch makes metrics of it without a call or a right
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO
 
-from aws_lambda_powertools.metrics import MetricUnit
-from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (
-    AmazonCloudWatchEMFProvider,
-)
+from shardfleet.adapters.telemetry.metrics import metric_line
+from shardfleet.engine.ports import Clock
 
 
 class KplMetrics:
@@ -27,25 +24,25 @@ class KplMetrics:
     Args:
         namespace: of the metrics; the KPL's is ``KinesisProducerLibrary`` unless set otherwise.
         stream_name: their dimension.
+        clock: for the times of the lines.
         output: where lines go; None: standard output.
 
     """
 
-    def __init__(self, namespace: str, stream_name: str, *, output: IO[str] | None = None) -> None:
+    def __init__(
+        self, namespace: str, stream_name: str, *, clock: Clock, output: IO[str] | None = None
+    ) -> None:
         """Write nothing yet."""
-        # No service name whatever POWERTOOLS_* says: it would be a dimension.
-        self._provider = AmazonCloudWatchEMFProvider(
-            namespace=namespace, service="", metric_set={}, dimension_set={}, metadata_set={}
-        )
-        self._provider.add_dimension("StreamName", stream_name)
+        self._namespace = namespace
+        self._dimensions = {"StreamName": stream_name}
+        self._clock = clock
         self._output = output or sys.stdout
 
     def write(self, counts: Mapping[str, int]) -> None:
         """Write one value of each metric in one line; a stream that is closed takes nothing."""
-        for name, count in counts.items():
-            self._provider.add_metric(name, MetricUnit.Count, count)
-        line: Any = self._provider.serialize_metric_set()
-        self._provider.metric_set.clear()
+        values = {name: [count] for name, count in counts.items()}
+        now_ms = self._clock.now_ms()
+        line = metric_line(self._namespace, values, self._dimensions, now_ms=now_ms)
         with suppress(OSError, ValueError):
-            self._output.write(json.dumps(line) + "\n")
+            self._output.write(line)
             self._output.flush()

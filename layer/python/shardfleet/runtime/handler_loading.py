@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import sys
@@ -208,6 +207,8 @@ def _defined_in(function: Callable[..., Any]) -> str:
 def _attribute(found: object, path: str, *, name: str) -> Any:
     for part in path.split("."):
         if not hasattr(found, part):
+            import difflib  # noqa: PLC0415 - no start waits for what a slip needs
+
             owner = getattr(found, "__name__", type(found).__name__)
             names = [n for n in dir(found) if not n.startswith("_")]
             close = difflib.get_close_matches(part, names, n=3)

@@ -9,7 +9,6 @@ says so itself (`*.dist-info/RECORD`, PEP 376).
 from __future__ import annotations
 
 import importlib.util
-import sysconfig
 import traceback
 from contextlib import suppress
 from functools import lru_cache
@@ -18,7 +17,7 @@ from pathlib import Path
 from msgspec import Struct
 
 _LIBRARY = Path(__file__).parents[1]
-_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+_STANDARD_LIBRARY = Path(traceback.__file__).parent
 _FOLDERS_OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
 
 

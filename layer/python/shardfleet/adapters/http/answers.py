@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 HEAD_BYTES_MOST = 64 * 1024
@@ -35,6 +36,8 @@ _FRAMING = re.compile(
     rb"([^\r]*(?:\r(?!\n[^ \t])[^\r]*)*)"
 )
 _FRAMING_FIELDS = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+_DATE_LENGTH = len("Thu, 01 Jan 1970 00:00:00 GMT")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]+)[ \t]*(?:;.*)?", re.DOTALL)
 
 
@@ -59,6 +62,23 @@ class HttpAnswer(NamedTuple):
         lines = self.head.decode("latin-1").split("\r\n")[1:]
         named = (line.partition(":") for line in lines)
         return {name.lower(): value.strip() for name, _, value in named}
+
+
+def instant_of(date: str) -> datetime:
+    """
+    Return the instant of an answer's ``Date``, in the one form that is sent (RFC 9110).
+
+    ``email.utils`` reads the two obsolete ones, too, and takes as long to load as a call.
+
+    Raises:
+        ValueError: another form, or no instant.
+
+    """
+    if len(date) != _DATE_LENGTH or not date.endswith(" GMT"):
+        raise ValueError(date)
+    _, day, month, year, time, _ = date.split()
+    clock = [int(part) for part in time.split(":")]
+    return datetime(int(year), _MONTHS.index(month) + 1, int(day), *clock, tzinfo=UTC)
 
 
 class _Broken(OSError):

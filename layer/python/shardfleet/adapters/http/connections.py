@@ -20,6 +20,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from msgspec import Struct
 
@@ -187,14 +188,15 @@ class HttpConnections:
 
     def _connect(self) -> socket.socket:
         endpoint, connection = self.endpoint, None
+        # As bytes: to load the codec of international names takes as long as to connect.
+        host: Any = endpoint.host.encode() if endpoint.host.isascii() else endpoint.host
         try:
-            where = (endpoint.host, endpoint.port)
-            connection = socket.create_connection(where, endpoint.connect_timeout_s)
+            connection = socket.create_connection((host, endpoint.port), endpoint.connect_timeout_s)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for option in PROBED:
                 connection.setsockopt(*option)
             if endpoint.tls is not None:
-                connection = endpoint.tls.wrap_socket(connection, server_hostname=endpoint.host)
+                connection = endpoint.tls.wrap_socket(connection, server_hostname=host)
             connection.settimeout(endpoint.read_timeout_s)
         except OSError as error:
             if connection is not None:

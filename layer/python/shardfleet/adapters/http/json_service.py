@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import ssl
 import time
-from email.utils import parsedate_to_datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -20,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from shardfleet.adapters.http import cbor
-from shardfleet.adapters.http.answers import OK, HttpAnswer
+from shardfleet.adapters.http.answers import OK, HttpAnswer, instant_of
 from shardfleet.adapters.http.connections import (
     IDLE_MS,
     Endpoint,
@@ -243,7 +242,7 @@ class JsonService:
     def _learn_clock(self, answer: HttpAnswer) -> None:
         """Take the clock of who refused a signature, where ours is far from it (RFC 9110, Date)."""
         try:
-            stated = parsedate_to_datetime(answer.headers.get("date", ""))
+            stated = instant_of(answer.headers.get("date", ""))
         except ValueError:
             return
         behind_s = stated.timestamp() - self._clock_s()

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
+from shardfleet.adapters.http.answers import instant_of
 from shardfleet.adapters.kinesis.decode import decode_page, epoch_ms, page_of
 from shardfleet.adapters.kinesis.shards import list_shards, unread
 from shardfleet.adapters.sdk_errors import ErrorFactory, SdkCall, unsettled
@@ -320,7 +320,7 @@ def _refused_number(text: str) -> ShardfleetError:
 def service_time_ms(answer: Mapping[str, Any]) -> int | None:
     """Return the time by the service's clock: HTTP's ``Date``, to the second below (RFC 9110)."""
     try:
-        return epoch_ms(parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"]))
+        return epoch_ms(instant_of(answer["ResponseMetadata"]["HTTPHeaders"]["date"]))
     except (KeyError, ValueError, TypeError):  # None, or none that can be read or has a zone.
         return None
 

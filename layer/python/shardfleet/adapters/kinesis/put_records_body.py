@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from shardfleet.adapters.http import cbor
 from shardfleet.engine.ports import PutOutcome
-from shardfleet.kpl.packing import OutgoingRecord
+
+if TYPE_CHECKING:
+    from shardfleet.kpl.packing import OutgoingRecord
 
 CBOR = "application/x-amz-cbor-1.1"
 """The type of a request's body: ``AwsCborProtocolFactory`` of the AWS SDK for Java 2."""

@@ -11,24 +11,21 @@ right of ours.
 from __future__ import annotations
 
 import json
-import logging
+import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from threading import Lock
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
-from aws_lambda_powertools.metrics.provider.cloudwatch_emf.cloudwatch import (
-    AmazonCloudWatchEMFProvider,
-)
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from shardfleet.adapters.telemetry import metrics
-from shardfleet.adapters.telemetry.metrics import LAG, NAMESPACE, unit_of
-from shardfleet.domain.reasons import Reason
+from shardfleet.adapters.telemetry.metrics import LAG, NAMESPACE, metric_line
 from shardfleet.engine.ports import Clock
 from shardfleet.events.base import Event, LeaseEvent, Level
 
@@ -36,10 +33,11 @@ if TYPE_CHECKING:
     from shardfleet.adapters.telemetry.otlp import OtlpMetrics
 
 FLUSH_MS = 60_000  # hazard H18: at least each minute
-VALUES_MOST = 99  # an EMF line holds 100 metrics of 100 values; the library would print at 100
+VALUES_MOST = 99  # an EMF line holds 100 metrics of 100 values
 _VALUE_MOST = 2**360  # MetricDatum: nothing beyond, no infinity, no NaN (which compares as false)
-# Names that the standard library's log records have taken.
-_TAKEN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "level"})
+# Of a line's own, in the form of Powertools' logger; an event's field of such a name is marked.
+_TAKEN = frozenset({"level", "message", "timestamp", "service"})
+_TRACE_VARIABLE = "_X_AMZN_TRACE_ID"  # set by Lambda, anew for each invocation
 # By name, as all metrics are: a worker is not to load what only the manager tells.
 _AT_ONCE = frozenset({"ManagerTurnDone", "ManagerTurnFailed"})
 
@@ -93,17 +91,11 @@ class EmfEventSink:
         self._totals: Counter[str] = Counter()
         self._longest = 0  # values of one metric since then
         self._by_shard: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        # Own providers and logger, and no service name whatever POWERTOOLS_* says: the user's
-        # handler shares the process and its environment, and alarms know these dimensions only.
-        self._metrics = AmazonCloudWatchEMFProvider(namespace=NAMESPACE, service="")
-        self._metrics.add_dimension("fleet", fleet)
-        self._fleet = fleet
-        self._log = logging.Logger(NAMESPACE, self._telling.level)  # noqa: LOG001 - shared with nobody
-        self._formatter = LambdaPowertoolsFormatter(service=NAMESPACE, utc=True, location=None)
-        self._formatter.append_keys(fleet=fleet)
-        handler = logging.StreamHandler(self._stream)
-        handler.setFormatter(self._formatter)
-        self._log.addHandler(handler)
+        # No Powertools, whose settings and metrics are the user's, whose handler shares the process:
+        # it also takes as long to load as a fifteenth of a start.
+        self._readings: defaultdict[str, list[float]] = defaultdict(list)
+        self._fleet = {"fleet": fleet}
+        self._about = {"service": NAMESPACE, **self._fleet}
 
     @property
     def told_bytes(self) -> int:
@@ -118,7 +110,7 @@ class EmfEventSink:
 
     def about(self, **keys: str) -> None:
         """Put these fields into every log line from now on, e.g. ``request_id``."""
-        self._formatter.append_keys(**keys)
+        self._about = {**self._about, **keys}
 
     def emit(self, event: Event) -> None:
         """Take one event; never raises, never blocks for longer than a line takes."""
@@ -141,9 +133,8 @@ class EmfEventSink:
     def _measure(self, event: Event) -> None:
         measured, totals = _measured(type(event).__name__), self._totals
         for metric, value in _values(event, measured.readings):
-            self._metrics.add_metric(metric, unit_of(metric), value)
-            count = len(self._metrics.metric_set[metric]["Value"])
-            self._longest = max(self._longest, count)
+            self._readings[metric].append(value)
+            self._longest = max(self._longest, len(self._readings[metric]))
         for metric, value in _values(event, measured.amounts):
             totals[metric] += value
         for metric in measured.zeroes:
@@ -163,63 +154,69 @@ class EmfEventSink:
     def _write(self, event: Event) -> None:
         if event.level < self._telling.level:
             return
-        values = asdict(event)
+        now_ms = self._clock.now_ms()
+        second = datetime.fromtimestamp(now_ms // 1000, UTC)
         told = {
-            f"{name}_" if name in _TAKEN else name: str(v) if isinstance(v, Reason) else v
-            for name, v in values.items()
-            if v is not None
+            "level": event.level.name,
+            "message": type(event).__name__,
+            "timestamp": f"{second:%Y-%m-%d %H:%M:%S},{now_ms % 1000:03}+0000",
+            **self._about,
         }
-        self._log.log(event.level, type(event).__name__, extra=told)
+        for name, value in asdict(event).items():
+            if value is not None:
+                told[f"{name}_" if name in _TAKEN else name] = value
+        if trace := os.environ.get(_TRACE_VARIABLE):
+            told["xray_trace_id"] = trace.partition(";")[0].removeprefix("Root=")
+        line = json.dumps(told, default=str, ensure_ascii=False, separators=(",", ":"))
+        self._stream.write(line + "\n")
+        self._stream.flush()
 
     def _flush(self) -> None:
         self._flushed_ms = self._clock.monotonic_ms()
         self._longest = 0
+        readings, self._readings = self._readings, defaultdict(list)
         for metric, total in self._totals.items():
-            self._metrics.add_metric(metric, unit_of(metric), total)
+            readings[metric].append(total)
         self._totals.clear()
+        self._write_metrics(readings)
         gathered, self._by_shard = self._by_shard, defaultdict(Counter)
         shards = sorted({shard for values in gathered.values() for shard in values})
         for begin in range(0, len(shards), VALUES_MOST):
-            self._write_metrics(self._metrics)
-            self._add_shards(gathered, shards[begin : begin + VALUES_MOST])
-        self._write_metrics(self._metrics)
+            self._write_shards(gathered, shards[begin : begin + VALUES_MOST])
         if self._telling.shard_metrics:
             for shard in shards:
-                self._write_shard(gathered, shard)
+                own = {metric: [of[shard]] for metric, of in gathered.items() if shard in of}
+                self._write_metrics(own, shard=shard)
         if self._otlp is not None:
             self._otlp.send()
 
-    def _add_shards(self, gathered: Mapping[str, Mapping[str, int]], shards: list[str]) -> None:
-        for metric, values in gathered.items():
-            part = {shard: values[shard] for shard in shards if shard in values}
-            for value in part.values():
-                self._metrics.add_metric(metric, unit_of(metric), value)
-            if part and metric in (LAG, "records"):
-                self._metrics.add_metadata(f"{metric}_by_shard", part)
+    def _write_shards(self, gathered: Mapping[str, Mapping[str, int]], shards: list[str]) -> None:
+        values: dict[str, list[int]] = {}
+        metadata: dict[str, object] = {}
+        for metric, of in gathered.items():
+            if part := {shard: of[shard] for shard in shards if shard in of}:
+                values[metric] = [*part.values()]
+                if metric in (LAG, "records"):
+                    metadata[f"{metric}_by_shard"] = part
+        self._write_metrics(values, metadata)
 
-    def _write_shard(self, gathered: Mapping[str, Mapping[str, int]], shard: str) -> None:
-        provider = AmazonCloudWatchEMFProvider(
-            namespace=NAMESPACE, service="", metric_set={}, dimension_set={}, metadata_set={}
-        )
-        provider.add_dimension("fleet", self._fleet)
-        provider.add_dimension("shard", shard)
-        for metric, values in gathered.items():
-            if shard in values:
-                provider.add_metric(metric, unit_of(metric), values[shard])
-        self._write_metrics(provider)
-
-    def _write_metrics(self, provider: AmazonCloudWatchEMFProvider) -> None:
-        if not provider.metric_set:
+    def _write_metrics(
+        self,
+        values: Mapping[str, Sequence[float]],
+        metadata: Mapping[str, object] = MappingProxyType({}),
+        *,
+        shard: str = "",
+    ) -> None:
+        if not values:
             return
-        line: Any = provider.serialize_metric_set()
-        shard = provider.dimension_set.get("shard")
-        self._names |= {f"{n}@{shard}" if shard else n for n in provider.metric_set}
+        dimensions = {**self._fleet, "shard": shard} if shard else self._fleet
+        self._names |= {f"{name}@{shard}" if shard else name for name in values}
         if self._otlp is not None:
-            self._otlp.take(provider.metric_set, provider.dimension_set)
-        self._stream.write(json.dumps(line) + "\n")
+            self._otlp.take(values, dimensions)
+        now_ms = self._clock.now_ms()
+        line = metric_line(NAMESPACE, values, dimensions, now_ms=now_ms, metadata=metadata)
+        self._stream.write(line)
         self._stream.flush()
-        provider.metric_set.clear()
-        provider.metadata_set.clear()
 
 
 class _Counted:

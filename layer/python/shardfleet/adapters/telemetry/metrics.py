@@ -8,10 +8,10 @@ WARNING or above counts as a metric of its own, named after the event: ``Manager
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
-
-from aws_lambda_powertools.metrics import MetricUnit
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from shardfleet.events.base import Event, Level
 
@@ -88,8 +88,23 @@ def counts_of(event: Event) -> tuple[str, ...]:
     return tuple(found)
 
 
-def unit_of(metric: str) -> MetricUnit:
-    """Return the unit that a metric's name says."""
+def unit_of(metric: str) -> str:
+    """Return the unit that a metric's name says, as CloudWatch has it."""
     if "millis" in metric or metric.endswith("_ms"):
-        return MetricUnit.Milliseconds
-    return MetricUnit.Bytes if metric.endswith("bytes") else MetricUnit.Count
+        return "Milliseconds"
+    return "Bytes" if metric.endswith("bytes") else "Count"
+
+
+def metric_line(
+    namespace: str,
+    values: Mapping[str, Sequence[float]],
+    dimensions: Mapping[str, str],
+    *,
+    now_ms: int,
+    metadata: Mapping[str, object] = MappingProxyType({}),
+) -> str:
+    """Return a line in CloudWatch's embedded metric format, up to 100 metrics of 100 values."""
+    kinds = [{"Name": metric, "Unit": unit_of(metric)} for metric in values]
+    directive = {"Namespace": namespace, "Dimensions": [[*dimensions]], "Metrics": kinds}
+    about = {"Timestamp": now_ms, "CloudWatchMetrics": [directive]}
+    return json.dumps({"_aws": about, **dimensions, **metadata, **values}) + "\n"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from threading import Lock, Thread
 from typing import Any
@@ -52,26 +52,26 @@ class OtlpMetrics:
         self._since_ms = clock.now_ms()
         self._sender: Thread | None = None
 
-    def take(self, found: Mapping[str, Mapping[str, Any]], dimensions: Mapping[str, str]) -> None:
-        """Take the metrics of one line, as Powertools gathers them: unit and values by name."""
+    def take(self, found: Mapping[str, Sequence[float]], dimensions: Mapping[str, str]) -> None:
+        """Take the metrics of one line: their values by name."""
         now_ms = self._clock.now_ms()
         attributes = [_attribute(name, value) for name, value in dimensions.items()]
         since_ns, now_ns = f"{self._since_ms}000000", f"{now_ms}000000"
         taken = []
-        for name, metric in found.items():
+        for name, values in found.items():
             point = {"attributes": attributes, "timeUnixNano": now_ns, "asDouble": 0.0}
             kind: dict[str, Any] = {"dataPoints": [point]}
             if name in _GREATEST:
-                point["asDouble"] = float(max(metric["Value"]))
+                point["asDouble"] = float(max(values))
             elif name in _LAST:
-                point["asDouble"] = float(metric["Value"][-1])
+                point["asDouble"] = float(values[-1])
             else:
-                point |= {"asDouble": float(sum(metric["Value"])), "startTimeUnixNano": since_ns}
+                point |= {"asDouble": float(sum(values)), "startTimeUnixNano": since_ns}
                 kind |= {"aggregationTemporality": _DELTA, "isMonotonic": True}
             taken.append(
                 {
                     "name": f"{NAMESPACE}.{name}",
-                    "unit": _UNITS.get(str(getattr(metric["Unit"], "value", metric["Unit"])), "1"),
+                    "unit": _UNITS[metrics.unit_of(name)],
                     "sum" if "isMonotonic" in kind else "gauge": kind,
                 }
             )

@@ -10,7 +10,6 @@ in the worker, and one that is only written down, before it is deployed.
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 from collections.abc import Iterable
 from enum import StrEnum
@@ -70,6 +69,8 @@ def check_names(names: Iterable[str], *, name: str, where: str) -> None:
     for method in found:
         if method in (HANDLE, *Hook):
             continue
+        import difflib  # noqa: PLC0415 - no start waits for what few classes need
+
         close = difflib.get_close_matches(method, [HANDLE, *map(str, Hook)], 1, _ALIKE)
         meant = _MEANT.get(method) or (close[0] if close else None)
         if meant:
