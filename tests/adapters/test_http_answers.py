@@ -3,9 +3,14 @@
 import json
 import socket
 import threading
+from email.utils import parsedate_to_datetime
 
 import pytest
-from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
+from botocore.exceptions import (
+    ConnectionClosedError,
+    EndpointConnectionError,
+    ReadTimeoutError,
+)
 
 from shardfleet.adapters.http import answers
 from shardfleet.adapters.http.answers import BODY_BYTES_MOST
@@ -271,3 +276,42 @@ def test_over_a_socket_what_follows_an_answer_is_never_taken_for_the_next():
         thread.join()
         client.close()
     assert answers == [None, page]
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Thu, 01 Jan 1970 00:00:00 GMT",
+        "Tue, 29 Feb 2028 23:59:59 GMT",
+        "Fri, 31 Dec 9999 09:08:07 GMT",
+    ],
+)
+def test_a_date_is_the_instant_that_it_says(date):
+    assert answers.instant_of(date) == parsedate_to_datetime(date)
+
+
+@pytest.mark.parametrize(
+    "date", ["", "1", "soon", "Thu, 01 Jan", "Thu, 99 Jan 2026 00:00:00 GMT", "Thu, 01 Jan 2026"]
+)
+def test_a_date_that_is_none_is_no_instant(date):
+    with pytest.raises(ValueError, match=r"."):
+        answers.instant_of(date)
+
+
+@pytest.mark.parametrize(
+    ("host", "looked_up"), [("kinesis.amazonaws.com", b"kinesis.amazonaws.com"), ("ä.aws", "ä.aws")]
+)
+def test_a_name_in_ascii_needs_no_codec_of_international_names(host, looked_up, monkeypatch):
+    asked = []
+
+    def look_up(where, _timeout):
+        asked.append(where)
+        raise OSError("nobody there")
+
+    monkeypatch.setattr(socket, "create_connection", look_up)
+    endpoint = Endpoint(
+        host=host, port=1, tls=None, connect_timeout_s=1, read_timeout_s=1, connections=1
+    )
+    with pytest.raises(EndpointConnectionError):
+        HttpConnections(endpoint).post({}, b"")
+    assert asked == [(looked_up, 1)]

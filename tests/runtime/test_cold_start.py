@@ -22,17 +22,19 @@ FOREIGN = {
 }
 # Not in worker and manager before they are needed: protobuf at the first aggregate; boto3, whose
 # file transfers take 15 to 30 ms to load, not at all (botocore makes the clients); botocore itself
-# when something fails, or a call has no wire; what sends metrics to a collector.
+# when something fails, or a call has no wire; what sends metrics to a collector; Powertools never,
+# for it is the handler's; and what only a slip in a name, an odd date or a put needs.
 LATER = {
     *("google.protobuf", "shardfleet.kpl.messages_pb2", "boto3", "s3transfer"),
-    *("botocore.client", "botocore.session", "botocore.exceptions", "urllib3"),
-    *("shardfleet.adapters.telemetry.otlp", "urllib.request"),
+    "urllib3",
+    *("shardfleet.adapters.telemetry.otlp", "urllib.request", "shardfleet.kpl.packing"),
+    *("aws_lambda_powertools", "jmespath", "botocore", "difflib", "email.utils", "sysconfig"),
 }
 # The top-level modules that an entry point may load, beside the standard library: packages, the
 # library, and what lies beside the first run's handler.
 ALLOWED = {
     *("handler", "stack_events"),
-    *("shardfleet", "aws_lambda_powertools", "boto3", "botocore", "dateutil", "jmespath", "six"),
+    *("shardfleet", "boto3", "botocore", "dateutil", "jmespath", "six"),
     *("msgspec", "pybase64", "urllib3", "typing_extensions", "certifi", "s3transfer"),
 }
 LIST_MODULES = """

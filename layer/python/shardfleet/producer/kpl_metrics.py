@@ -41,8 +41,7 @@ class KplMetrics:
     def write(self, counts: Mapping[str, int]) -> None:
         """Write one value of each metric in one line; a stream that is closed takes nothing."""
         values = {name: [count] for name, count in counts.items()}
-        now_ms = self._clock.now_ms()
-        line = metric_line(self._namespace, values, self._dimensions, now_ms=now_ms)
+        line = metric_line(self._namespace, values, self._dimensions, now_ms=self._clock.now_ms())
         with suppress(OSError, ValueError):
             self._output.write(line)
             self._output.flush()

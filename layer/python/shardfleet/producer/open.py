@@ -104,8 +104,7 @@ def _producer_of(
         teller.tell_if_due()
 
     producer = Producer(writer, clock=clock, entropy=entropy, settings=settings, observe=observed)
-    stream_name = stream_arn.rpartition("/")[2]
-    metrics = KplMetrics(settings.metrics_namespace, stream_name, clock=clock)
+    metrics = KplMetrics(settings.metrics_namespace, stream_arn.rpartition("/")[2], clock=clock)
     teller = _Teller(producer, metrics, clock)
     return producer, teller.tell
 

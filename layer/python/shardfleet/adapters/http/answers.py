@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 HEAD_BYTES_MOST = 64 * 1024
@@ -36,8 +36,7 @@ _FRAMING = re.compile(
     rb"([^\r]*(?:\r(?!\n[^ \t])[^\r]*)*)"
 )
 _FRAMING_FIELDS = frozenset({b"content-length", b"transfer-encoding", b"connection"})
-_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
-_DATE_LENGTH = len("Thu, 01 Jan 1970 00:00:00 GMT")
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]+)[ \t]*(?:;.*)?", re.DOTALL)
 
 
@@ -74,11 +73,8 @@ def instant_of(date: str) -> datetime:
         ValueError: another form, or no instant.
 
     """
-    if len(date) != _DATE_LENGTH or not date.endswith(" GMT"):
-        raise ValueError(date)
-    _, day, month, year, time, _ = date.split()
-    clock = [int(part) for part in time.split(":")]
-    return datetime(int(year), _MONTHS.index(month) + 1, int(day), *clock, tzinfo=UTC)
+    month = _MONTHS.index(date[8:11]) + 1
+    return datetime.fromisoformat(f"{date[12:16]}-{month:02}-{date[5:7]}T{date[17:25]}Z")
 
 
 class _Broken(OSError):

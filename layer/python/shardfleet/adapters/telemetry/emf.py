@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import cache
 from threading import Lock
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -37,7 +37,6 @@ VALUES_MOST = 99  # an EMF line holds 100 metrics of 100 values
 _VALUE_MOST = 2**360  # MetricDatum: nothing beyond, no infinity, no NaN (which compares as false)
 # Of a line's own, in the form of Powertools' logger; an event's field of such a name is marked.
 _TAKEN = frozenset({"level", "message", "timestamp", "service"})
-_TRACE_VARIABLE = "_X_AMZN_TRACE_ID"  # set by Lambda, anew for each invocation
 # By name, as all metrics are: a worker is not to load what only the manager tells.
 _AT_ONCE = frozenset({"ManagerTurnDone", "ManagerTurnFailed"})
 
@@ -91,8 +90,8 @@ class EmfEventSink:
         self._totals: Counter[str] = Counter()
         self._longest = 0  # values of one metric since then
         self._by_shard: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        # No Powertools, whose settings and metrics are the user's, whose handler shares the process:
-        # it also takes as long to load as a fifteenth of a start.
+        # No Powertools: its settings and metrics are those of the user's handler, which shares the
+        # process, and to load it took a fifteenth of a start.
         self._readings: defaultdict[str, list[float]] = defaultdict(list)
         self._fleet = {"fleet": fleet}
         self._about = {"service": NAMESPACE, **self._fleet}
@@ -161,15 +160,16 @@ class EmfEventSink:
             "message": type(event).__name__,
             "timestamp": f"{second:%Y-%m-%d %H:%M:%S},{now_ms % 1000:03}+0000",
             **self._about,
+            **{
+                f"{name}_" if name in _TAKEN else name: value
+                for name, value in asdict(event).items()
+                if value is not None
+            },
         }
-        for name, value in asdict(event).items():
-            if value is not None:
-                told[f"{name}_" if name in _TAKEN else name] = value
-        if trace := os.environ.get(_TRACE_VARIABLE):
+        if trace := os.environ.get("_X_AMZN_TRACE_ID"):  # set by Lambda, for each invocation
             told["xray_trace_id"] = trace.partition(";")[0].removeprefix("Root=")
         line = json.dumps(told, default=str, ensure_ascii=False, separators=(",", ":"))
         self._stream.write(line + "\n")
-        self._stream.flush()
 
     def _flush(self) -> None:
         self._flushed_ms = self._clock.monotonic_ms()
@@ -216,7 +216,6 @@ class EmfEventSink:
         now_ms = self._clock.now_ms()
         line = metric_line(NAMESPACE, values, dimensions, now_ms=now_ms, metadata=metadata)
         self._stream.write(line)
-        self._stream.flush()
 
 
 class _Counted:
@@ -226,11 +225,9 @@ class _Counted:
         self._stream = stream
         self.bytes_written = 0
 
-    def write(self, text: str) -> int:
+    def write(self, text: str) -> None:
         self.bytes_written += len(text.encode())
-        return self._stream.write(text)
-
-    def flush(self) -> None:
+        self._stream.write(text)
         self._stream.flush()
 
 

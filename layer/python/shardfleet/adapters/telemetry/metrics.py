@@ -106,5 +106,5 @@ def metric_line(
     """Return a line in CloudWatch's embedded metric format, up to 100 metrics of 100 values."""
     kinds = [{"Name": metric, "Unit": unit_of(metric)} for metric in values]
     directive = {"Namespace": namespace, "Dimensions": [[*dimensions]], "Metrics": kinds}
-    about = {"Timestamp": now_ms, "CloudWatchMetrics": [directive]}
-    return json.dumps({"_aws": about, **dimensions, **metadata, **values}) + "\n"
+    told = {"_aws": {"Timestamp": now_ms, "CloudWatchMetrics": [directive]}, **dimensions}
+    return json.dumps({**told, **metadata, **values}) + "\n"
