@@ -90,7 +90,7 @@ class Happening(StrEnum):
     SLOT_SILENT = "SLOT_SILENT"  # no sign of life
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """
     One thing that happened.
 
@@ -316,7 +316,7 @@ _COMES = frozenset(
 _GOES = frozenset({Happening.DELETED, Happening.VANISHED})
 
 
-class Place(Struct, frozen=True):
+class Place(Struct, frozen=True, gc=False):
     """
     Where a lease is: since when as far as the manager saw, epoch milliseconds, and how it came.
 
@@ -363,7 +363,7 @@ def observed(
         at_ms: when the leases were read, epoch milliseconds.
 
     """
-    by_key = {lease.lease_key: lease for lease in sorted(leases, key=lambda le: le.lease_key)}
+    by_key = {lease.lease_key: lease for lease in leases}
     by_worker = {slot.worker_id: slot for slot in slots}
     found: list[Entry] = []
     for key, lease in by_key.items():
@@ -375,12 +375,14 @@ def observed(
                 found.append(_finished(lease, place))
         elif _moved(lease, place, at_ms=at_ms):
             found.append(_changed(lease, place, by_key=by_key, by_worker=by_worker))
-    found += [
-        Entry(what=Happening.VANISHED, subject=key, before=place.entry.worker_id)
-        for key, place in sorted(places.items())
-        if key not in by_key and at_ms - place.since_ms >= STALE_MS
+    return [
+        *sorted(found, key=lambda entry: entry.subject),
+        *(
+            Entry(what=Happening.VANISHED, subject=key, before=place.entry.worker_id)
+            for key, place in sorted(places.items())
+            if key not in by_key and at_ms - place.since_ms >= STALE_MS
+        ),
     ]
-    return found
 
 
 def _moved(lease: Lease, place: Place, *, at_ms: int) -> bool:

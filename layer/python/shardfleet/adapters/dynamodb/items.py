@@ -26,6 +26,7 @@ from shardfleet.domain.leases.foreign_leases import foreign_lease
 from shardfleet.domain.leases.lease import FieldValue, ForeignLease, Lease, LeaseField
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.domain.stream.shards import shard_number
 from shardfleet.errors import MalformedLease, ProtocolError
 
 LEASE_KEY = "leaseKey"
@@ -52,7 +53,7 @@ _DIGITS_MOST = 38  # DynamoDB: of a number
 _INTEGER = re.compile(rf"-?[0-9]{{1,{_DIGITS_MOST}}}")
 _HASH_KEY = re.compile(r"[0-9]{1,39}")
 # What a missing attribute counts as, by type.
-_ABSENT: Mapping[str, Any] = {"S": None, "N": "0", "SS": ()}
+_ABSENT: Mapping[str, Any] = {"S": None, "N": "0"}
 _KBPS_UNIT = Decimal("0.000001")  # Java: 6 decimals, HALF_UP
 
 
@@ -134,11 +135,12 @@ def is_foreign(item: Item) -> bool:
 
 def foreign_lease_of(item: Item) -> ForeignLease | None:
     """Return a lease that is another stream's or another mode's, None if it may be ours."""
-    stream = None
+    key, stream = item[LEASE_KEY]["S"], None
     if _STREAM in item or _SHARD in item:
         stream = str(item.get(_STREAM, {}).get("S", ""))
-    owner = item.get(LEASE_OWNER, {}).get("S")
-    return foreign_lease(item[LEASE_KEY]["S"], stream=stream, owner=owner)
+    elif shard_number(key) is not None:
+        return None  # As almost all are.
+    return foreign_lease(key, stream=stream, owner=item.get(LEASE_OWNER, {}).get("S"))
 
 
 def own_lease_from_item(item: Item | None) -> Lease | None:
@@ -201,6 +203,7 @@ def _usual_lease(item: Item) -> Lease | None:
         counter, switches = item[_COUNTER]["N"], found(_SWITCHES, _ABSENT)["N"]
         sub, kbps = found(CHECKPOINT_SUB, _ABSENT)["N"], found(_THROUGHPUT)
         numbers = counter + switches + sub
+        parents, children = found(_PARENTS), found(_CHILDREN)
         start, end = found(_FIRST_KEY, _ABSENT)["S"], found(_LAST_KEY, _ABSENT)["S"]
         covered = None if start is None and end is None else _hash_key_range(start or "", end or "")
         is_usual = numbers.isascii() and numbers.isdigit() and len(numbers) <= _DIGITS_MOST
@@ -213,8 +216,8 @@ def _usual_lease(item: Item) -> Lease | None:
             lease_owner=found(LEASE_OWNER, _ABSENT)["S"],
             owner_switches_since_checkpoint=int(switches),
             checkpoint_owner=found(_CHECKPOINT_OWNER, _ABSENT)["S"],
-            parent_shard_ids=tuple(sorted(found(_PARENTS, _ABSENT)["SS"])),
-            child_shard_ids=tuple(sorted(found(_CHILDREN, _ABSENT)["SS"])),
+            parent_shard_ids=tuple(sorted(parents["SS"])) if parents is not None else (),
+            child_shard_ids=tuple(sorted(children["SS"])) if children is not None else (),
             hash_key_range=covered,
             throughput_kbps=None if kbps is None else float(kbps["N"]),
         )

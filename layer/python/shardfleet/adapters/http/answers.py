@@ -73,8 +73,9 @@ def instant_of(date: str) -> datetime:
         ValueError: another form, or no instant.
 
     """
-    month = _MONTHS.index(date[8:11]) + 1
-    return datetime.fromisoformat(f"{date[12:16]}-{month:02}-{date[5:7]}T{date[17:25]}Z")
+    return datetime.fromisoformat(
+        f"{date[12:16]}-{_MONTHS.index(date[8:11]) + 1:02}-{date[5:7]}T{date[17:25]}Z"
+    )
 
 
 class _Broken(OSError):

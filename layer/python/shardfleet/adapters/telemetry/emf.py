@@ -213,9 +213,11 @@ class EmfEventSink:
         self._names |= {f"{name}@{shard}" if shard else name for name in values}
         if self._otlp is not None:
             self._otlp.take(values, dimensions)
-        now_ms = self._clock.now_ms()
-        line = metric_line(NAMESPACE, values, dimensions, now_ms=now_ms, metadata=metadata)
-        self._stream.write(line)
+        self._stream.write(
+            metric_line(
+                NAMESPACE, values, dimensions, now_ms=self._clock.now_ms(), metadata=metadata
+            )
+        )
 
 
 class _Counted:

@@ -104,7 +104,10 @@ def metric_line(
     metadata: Mapping[str, object] = MappingProxyType({}),
 ) -> str:
     """Return a line in CloudWatch's embedded metric format, up to 100 metrics of 100 values."""
-    kinds = [{"Name": metric, "Unit": unit_of(metric)} for metric in values]
-    directive = {"Namespace": namespace, "Dimensions": [[*dimensions]], "Metrics": kinds}
-    told = {"_aws": {"Timestamp": now_ms, "CloudWatchMetrics": [directive]}, **dimensions}
-    return json.dumps({**told, **metadata, **values}) + "\n"
+    directive = {
+        "Namespace": namespace,
+        "Dimensions": [[*dimensions]],
+        "Metrics": [{"Name": metric, "Unit": unit_of(metric)} for metric in values],
+    }
+    about = {"Timestamp": now_ms, "CloudWatchMetrics": [directive]}
+    return json.dumps({"_aws": about, **dimensions, **metadata, **values}) + "\n"

@@ -16,7 +16,7 @@ from msgspec import Struct
 from shardfleet.domain.leases.lease import Lease
 
 
-class Sighting(Struct, frozen=True, array_like=True):
+class Sighting(Struct, frozen=True, array_like=True, gc=False):
     """
     A counter as first seen; a row of the manager's documents.
 
@@ -138,17 +138,16 @@ def update_sightings(
         if owner is None or lease.is_finished:
             continue
         key, counter = lease.lease_key, lease.lease_counter
-        before = previous.get(key)
-        is_known = before is not None and before.owner == owner
+        seen = previous.get(key)
+        is_known = seen is not None and seen.owner == owner
         if (
-            before is not None
-            and is_known
-            and before.counter == counter
-            and before.first_seen_ms <= newest_ms
+            seen is None
+            or not is_known
+            or seen.counter != counter
+            or seen.first_seen_ms > newest_ms
         ):
-            sightings[key] = before
-        else:
-            sightings[key] = Sighting(counter, owner, read_finished_ms, is_known)
+            seen = Sighting(counter, owner, read_finished_ms, is_known)
+        sightings[key] = seen
     return sightings
 
 

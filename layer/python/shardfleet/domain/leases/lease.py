@@ -20,7 +20,7 @@ from shardfleet.domain.stream.sequence import SHARD_END, ExtendedSequenceNumber
 from shardfleet.errors import ConfigurationError, MalformedLease
 
 
-class Lease(Struct, frozen=True, kw_only=True):
+class Lease(Struct, frozen=True, kw_only=True, gc=False):
     """
     One row of the lease table, in KCL's words (attributes of protocol.md §1.2).
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 HASH_KEY_MAX = 2**128 - 1  # Kinesis: hash keys are unsigned 128-bit integers
 
 
-class HashKeyRange(Struct, frozen=True, order=True):
+class HashKeyRange(Struct, frozen=True, order=True, gc=False):
     """An inclusive range of hash keys, unsigned 128-bit integers."""
 
     start: int

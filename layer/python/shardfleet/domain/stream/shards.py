@@ -29,7 +29,7 @@ def shard_number(shard_id: str) -> int | None:
     return None if made is None else int(made[1])
 
 
-class Shard(Struct, frozen=True, kw_only=True):
+class Shard(Struct, frozen=True, kw_only=True, gc=False):
     """
     One shard as ListShards describes it.
 
