@@ -149,7 +149,7 @@ def test_nothing_is_lost_files_have_no_gaps_and_repeat_from_the_checkpoint(examp
 
 def found_by(handler, checker):
     """Tell whether one of a few seeds shows a checker what a handler does wrong."""
-    found = (run(seed, handler).violations for seed in range(1, 40))
+    found = (run(seed, handler).violations for seed in (4, *range(1, 40)))
     return any(violation.checker == checker.__name__ for each in found for violation in each)
 
 

@@ -159,7 +159,9 @@ def _what_is_newer_is_refused(monkeypatch):
 def test_a_bug_put_into_an_operators_code_is_caught(bug, rates, checker, monkeypatch):
     bug(monkeypatch)
     mix = dataclasses.replace(FaultMix.none(), **rates)
-    runs = (run_seed(Options(seed=seed, mix=mix, is_small=True)) for seed in range(1, 20))
+    # The first shows most of them; which do, depends on every call that a fleet makes.
+    seeds = (4, *range(1, 20))
+    runs = (run_seed(Options(seed=seed, mix=mix, is_small=True)) for seed in seeds)
     violations = next((run.violations for run in runs if run.violations), ())
     assert {violation.checker for violation in violations} == {checker}, violations
 

@@ -56,5 +56,6 @@ def test_made_again_at_latest_it_would_lose_records(monkeypatch):
     monkeypatch.setattr(lease_sync, "_LOST", (AT_LATEST, NoLeasedRelative()))
     monkeypatch.setattr(observe, "began_ms", unknown)
     skipped = {"NoRecordLost", "CheckpointCoversDone"}
-    found = (run(seed, "LATEST").violations for seed in (6, 22, *range(23, 60)))
+    # The first is one that does; where the engine has changed, another will.
+    found = (run(seed, "LATEST").violations for seed in (34, 6, 22, *range(23, 60)))
     assert any(violation.checker in skipped for each in found for violation in each)
