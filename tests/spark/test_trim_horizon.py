@@ -22,7 +22,9 @@ from shardfleet_testkit.clock import run_virtual
 from tests.spark.simulated_spark import Killed, SeededEntropy, SimulatedSpark
 
 PLAYED = int(os.environ.get("SHARDFLEET_TEST_DRAWN", "150"))
-SEEDS = 1_000  # The most that a control draws until one fails.
+# The most that a control draws until one fails. It begins with one that does, one of a hundred;
+# where the code has changed, another will.
+SEEDS = 1_000
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
@@ -219,7 +221,8 @@ def test_control_a_batch_that_is_read_again_with_fewer_rows_is_found_out(seed, m
     """The rule of before: what is gone of the sealed records was nobody's concern."""
     monkeypatch.setattr(sealed_plans, "noted_losses", lambda _stored: [])
 
-    assert any(run([each], kind=DiesOften)[0] for each in drawn(seed, SEEDS))
+    seeds = (2_455_298_159, *drawn(seed, SEEDS))
+    assert any(run([each], kind=DiesOften)[0] for each in seeds)
 
 
 def test_control_a_hinted_iterator_that_counts_as_proof_is_found_out(seed, monkeypatch):
@@ -232,10 +235,12 @@ def test_control_a_hinted_iterator_that_counts_as_proof_is_found_out(seed, monke
 
     monkeypatch.setattr(shard_pages, "origin_of", trusting)
 
-    assert any(run([each])[0] for each in drawn(seed, SEEDS))
+    seeds = (1_545_087_244, *drawn(seed, SEEDS))
+    assert any(run([each])[0] for each in seeds)
 
 
 def test_control_a_child_that_is_begun_without_a_proof_is_found_out(seed, monkeypatch):
     monkeypatch.setattr(shard_pages, "is_beginning_in_doubt", lambda _stand, _now: False)
 
-    assert any(run([each])[0] for each in drawn(seed, SEEDS))
+    seeds = (2_125_010_681, *drawn(seed, SEEDS))
+    assert any(run([each])[0] for each in seeds)
