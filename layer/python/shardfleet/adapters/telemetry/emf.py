@@ -90,8 +90,6 @@ class EmfEventSink:
         self._totals: Counter[str] = Counter()
         self._longest = 0  # values of one metric since then
         self._by_shard: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        # No Powertools: its settings and metrics are those of the user's handler, which shares the
-        # process, and to load it took a fifteenth of a start.
         self._readings: defaultdict[str, list[float]] = defaultdict(list)
         self._fleet = {"fleet": fleet}
         self._about = {"service": NAMESPACE, **self._fleet}
