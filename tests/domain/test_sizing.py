@@ -4,7 +4,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -80,6 +80,10 @@ NEEDS = st.lists(
 PACES = st.builds(Pace, surplus_ms=st.integers(0, 2 * NOW), raised_ms=st.integers(0, 2 * NOW))
 
 
+TOO_MANY = [SlotNeed(slot_id=f"{n:02}", leases=0, used=None, lag_ms=-1) for n in range(20)]
+
+
+@example(TOO_MANY, 1, Pace(surplus_ms=NOW + 1, raised_ms=0))
 @given(NEEDS, st.integers(0, 200), PACES)
 def test_any_fleet_is_sized_within_its_limits_and_one_less_at_a_time(needs, leases, pace):
     found = plan_size(needs, unfinished=leases, pace=pace, limits=LIMITS, now_ms=NOW)

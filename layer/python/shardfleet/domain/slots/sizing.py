@@ -133,13 +133,13 @@ def plan_size(
         is_raise = needed > present and isinstance(decisive, TooFarBehind | CatchingUp)
         raised_ms = now_ms if is_raise else pace.raised_ms
         return Sizing(wanted=needed, reason=reason, pace=Pace(raised_ms=raised_ms))
-    if present > limits.max_workers:
-        # No measurement that may be wrong: somebody has said so.
-        most = max(needed, limits.max_workers)
-        return Sizing(wanted=most, reason=MostSlots(most), pace=pace)
     surplus_ms = pace.surplus_ms if 0 < pace.surplus_ms <= now_ms else now_ms
     lasted_ms = now_ms - surplus_ms
     kept = replace(pace, surplus_ms=surplus_ms)
+    if present > limits.max_workers:
+        # No measurement that may be wrong: somebody has said so.
+        most = max(needed, limits.max_workers)
+        return Sizing(wanted=most, reason=MostSlots(most), pace=kept)
     if lasted_ms < limits.scale_down_ms:
         return Sizing(wanted=present, reason=SurplusToLast(reason), pace=kept)
     # One at a time: the next one when this one has gone and nobody has missed it.
