@@ -14,11 +14,11 @@ from shardfleet.events.worker import SlotDelayed
 from shardfleet_local.aws.launcher import EmbeddedAws
 from shardfleet_local.aws.settings import AwsBehaviour
 from shardfleet_ops.aws.owner_index import DynamoDBOwnerIndex
-from shardfleet_testkit.clock import run_virtual
 from tests.adapters.loopback import doubted
 from tests.adapters.tables import LIMITS, tables_of
 from tests.adapters.test_unreadable_items import put
 from tests.engine.worker_side.worker_kit import ME, World, a_lease, key
+from tests.virtual import virtual
 
 INDEX = "LeaseOwnerToLeaseKeyIndex"
 # aws-cloudformation/cloudformation-coverage-roadmap#1075
@@ -93,19 +93,17 @@ def test_an_index_that_is_not_there_is_a_matter_of_configuration(tables):
         asyncio.run(tables.leases.keys_owned_by(ME))
 
 
-def test_a_worker_goes_on_by_its_slot_record_while_the_index_is_being_built():
-    async def main():
-        world = World()
+@virtual
+async def test_a_worker_goes_on_by_its_slot_record_while_the_index_is_being_built():
+    world = World()
 
-        async def backfilling(_worker_id):
-            raise IndexNotReady(BACKFILLING)
+    async def backfilling(_worker_id):
+        raise IndexNotReady(BACKFILLING)
 
-        world.leases.keys_owned_by = backfilling
-        world.put(1, 3)
-        await world.open_slot()
-        await world.change_slot(lambda slot: replace(slot, assigned=(key(0),), assign_seq=1))
-        await world.turn()
-        assert world.numbers == [1, 2, 3]
-        assert {event.error for event in world.told(SlotDelayed)} == {"IndexNotReady"}
-
-    run_virtual(main())
+    world.leases.keys_owned_by = backfilling
+    world.put(1, 3)
+    await world.open_slot()
+    await world.change_slot(lambda slot: replace(slot, assigned=(key(0),), assign_seq=1))
+    await world.turn()
+    assert world.numbers == [1, 2, 3]
+    assert {event.error for event in world.told(SlotDelayed)} == {"IndexNotReady"}

@@ -13,10 +13,11 @@ from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet_ops.cli import app as application
 from shardfleet_ops.cli.app import EXIT_WRONG_INPUT
 from shardfleet_ops.cli.operating import preview_of_end
-from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import MemoryStateStore
 from shardfleet_testkit.memory_stream import MemoryStream
 from tests.domain.builders import a_lease
+from tests.virtual import virtual
 
 MISSING, OTHER = "shardId-000000000001", "shardId-000000000002"
 NOTE = {
@@ -105,26 +106,24 @@ def test_leases_and_doctor_tell_of_it(missing, capsys):
     assert rows[OTHER]["state"] != "STOPPED"
 
 
-def test_the_children_that_it_would_get_are_named_and_a_torn_listing_is_told():
-    async def main():
-        clock = VirtualClock()
-        stream = MemoryStream(clock)
-        (parent,) = stream.open_shard_ids
-        children = stream.split(parent)
-        stream.forget_shard(parent)
-        store = MemoryStateStore()
-        await store.write("gone", parent, NOTE, expected_version=None)
-        fleet = SimpleNamespace(
-            state=FleetState(store, clock),
-            stream=stream,
-            clock=clock,
-            config=SimpleNamespace(failover_ms=10_000),
-        )
-        assert ", ".join(children) in "\n".join(await preview_of_end(fleet, [parent], person="ada"))
-        stream.forget_shard(children[0])
-        told = "\n".join(await preview_of_end(fleet, [parent], person="ada"))
-        assert "it would not end now: not found, and the listing shows no whole stream" in told
-        (note,) = await GoneRecord(store).missed()
-        assert note.ended_by == ""
-
-    run_virtual(main())
+@virtual
+async def test_the_children_that_it_would_get_are_named_and_a_torn_listing_is_told():
+    clock = VirtualClock()
+    stream = MemoryStream(clock)
+    (parent,) = stream.open_shard_ids
+    children = stream.split(parent)
+    stream.forget_shard(parent)
+    store = MemoryStateStore()
+    await store.write("gone", parent, NOTE, expected_version=None)
+    fleet = SimpleNamespace(
+        state=FleetState(store, clock),
+        stream=stream,
+        clock=clock,
+        config=SimpleNamespace(failover_ms=10_000),
+    )
+    assert ", ".join(children) in "\n".join(await preview_of_end(fleet, [parent], person="ada"))
+    stream.forget_shard(children[0])
+    told = "\n".join(await preview_of_end(fleet, [parent], person="ada"))
+    assert "it would not end now: not found, and the listing shows no whole stream" in told
+    (note,) = await GoneRecord(store).missed()
+    assert note.ended_by == ""

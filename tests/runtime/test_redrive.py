@@ -16,29 +16,29 @@ from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory import SeededEntropy
 from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.adapters.test_dead_letters import SOURCE, STREAM, failed
+from tests.virtual import virtual
 
 RECORDS = failed(b"\x00one", b"two", b"three").records
 EVENT = json.loads(json.dumps(kinesis_event(RECORDS, SOURCE)))
 
 
-def run_through(script=None, *, hooks=None, is_manual=False, has_windows=False, load_error=""):
+@virtual
+async def run_through(
+    script=None, *, hooks=None, is_manual=False, has_windows=False, load_error=""
+):
     """Return the result and the handler."""
-
-    async def main():
-        clock = VirtualClock()
-        handler = MemoryHandler(clock, script, load_error=load_error)
-        handler.hooks = hooks
-        work = Redrive(
-            records_of(EVENT),
-            stream_arn=STREAM,
-            is_manual=is_manual,
-            has_windows=has_windows,
-            timeout_ms=5_000,
-            clock=clock,
-        )
-        return SimpleNamespace(result=await work.run(handler), handler=handler)
-
-    return run_virtual(main())
+    clock = VirtualClock()
+    handler = MemoryHandler(clock, script, load_error=load_error)
+    handler.hooks = hooks
+    work = Redrive(
+        records_of(EVENT),
+        stream_arn=STREAM,
+        is_manual=is_manual,
+        has_windows=has_windows,
+        timeout_ms=5_000,
+        clock=clock,
+    )
+    return SimpleNamespace(result=await work.run(handler), handler=handler)
 
 
 def test_the_records_of_an_event_are_the_ones_that_the_handler_had():

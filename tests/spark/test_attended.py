@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardfleet_spark.host.attended import AttendedClock, ParentGone
-from shardfleet_testkit.clock import run_virtual
+from tests.virtual import virtual
 
 pytestmark = pytest.mark.processes
 LIMIT_S = 60
@@ -63,14 +63,11 @@ def test_a_source_whose_driver_and_endpoint_are_gone_ends_by_itself():
         time.sleep(0.1)
 
 
-def test_waiting_ends_when_the_parent_is_another_one(monkeypatch):
+@virtual
+async def test_waiting_ends_when_the_parent_is_another_one(monkeypatch):
     clock = AttendedClock()
-
-    async def wait():
-        await clock.sleep_ms(1)
-        monkeypatch.setattr(os, "getppid", lambda: 1)
-        assert not clock.is_attended()
-        with pytest.raises(ParentGone):
-            await clock.sleep_ms(600_000)
-
-    run_virtual(wait())
+    await clock.sleep_ms(1)
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert not clock.is_attended()
+    with pytest.raises(ParentGone):
+        await clock.sleep_ms(600_000)

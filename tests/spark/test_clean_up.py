@@ -6,6 +6,7 @@ import pytest
 
 from shardfleet.errors import ConfigurationError, OutcomeUnknown, Throttled
 from tests.spark.test_source_driver import in_query
+from tests.virtual import within
 
 
 async def batches(query, count):
@@ -37,42 +38,36 @@ def oldest(query):
 
 
 @pytest.mark.parametrize("error", [Throttled("slow down"), OutcomeUnknown("no answer")])
-def test_a_refused_clean_up_is_asked_for_again_after_a_pause(error):
-    async def scenario(query):
-        asked = failing(query, error, times=2)
-        await batches(query, 30)
-        assert len(asked) == 3
-        assert asked[2] > asked[1] > asked[0]
-        assert oldest(query) == "0000000010"
-        assert "clean_up_trouble" not in query.driver.report()
-
-    in_query(scenario)
+@within(in_query)
+async def test_a_refused_clean_up_is_asked_for_again_after_a_pause(query, /, error):
+    asked = failing(query, error, times=2)
+    await batches(query, 30)
+    assert len(asked) == 3
+    assert asked[2] > asked[1] > asked[0]
+    assert oldest(query) == "0000000010"
+    assert "clean_up_trouble" not in query.driver.report()
 
 
 @pytest.mark.parametrize(
     "error", [Throttled("slow down"), ConfigurationError("AccessDenied"), OSError("disk")]
 )
-def test_a_clean_up_that_stays_refused_is_told_and_made_up_for_later(error, caplog):
-    async def scenario(query):
-        failing(query, error, times=1_000)
-        with caplog.at_level(logging.WARNING):
-            await batches(query, 35)
-        assert oldest(query) == "0000000001"
-        assert str(error) in query.driver.report()["clean_up_trouble"]
-        assert str(error) in caplog.text
-        failing(query, error, times=0)
-        await batches(query, 5)
-        assert oldest(query) == "0000000020"
-        assert "clean_up_trouble" not in query.driver.report()
-
-    in_query(scenario)
+@within(in_query)
+async def test_a_clean_up_that_stays_refused_is_told_and_made_up_for_later(query, /, error, caplog):
+    failing(query, error, times=1_000)
+    with caplog.at_level(logging.WARNING):
+        await batches(query, 35)
+    assert oldest(query) == "0000000001"
+    assert str(error) in query.driver.report()["clean_up_trouble"]
+    assert str(error) in caplog.text
+    failing(query, error, times=0)
+    await batches(query, 5)
+    assert oldest(query) == "0000000020"
+    assert "clean_up_trouble" not in query.driver.report()
 
 
-def test_a_store_that_never_answers_holds_a_commit_for_seconds_only():
-    async def scenario(query):
-        asked = failing(query, Throttled("slow down"), times=1_000)
-        await batches(query, 30)
-        assert len(asked) == 5
-        assert asked[-1] - asked[0] < 3_000
-
-    in_query(scenario)
+@within(in_query)
+async def test_a_store_that_never_answers_holds_a_commit_for_seconds_only(query, /):
+    asked = failing(query, Throttled("slow down"), times=1_000)
+    await batches(query, 30)
+    assert len(asked) == 5
+    assert asked[-1] - asked[0] < 3_000

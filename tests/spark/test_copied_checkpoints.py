@@ -9,6 +9,7 @@ from shardfleet.errors import ShardfleetError
 from shardfleet_spark.plan.planning import BatchLimits
 from tests.spark.checkpointed import Checkpointed
 from tests.spark.test_source_driver import in_query
+from tests.virtual import within
 
 # The seals of two batches are kept, and old ones deleted once in ten batches.
 RETAINED, LONG = 2, 30
@@ -69,56 +70,54 @@ def test_a_query_and_its_copy_each_read_every_record_once(at, ahead, runs, seale
     in_short_memory(scenario, store=sealed == "store")
 
 
-def test_two_runs_at_the_same_time_never_delete_what_the_other_one_reads():
-    async def scenario(query):
-        original = Checkpointed(query, query.store)
-        await original.start()
-        await original.run(5)
-        twin = original.copied()
-        await original.start()
-        await twin.start()
-        # They make the same plans, one batch after the other; then one of them stands still.
-        for _ in range(3):
-            await original.run(1)
-            await twin.run(1)
-        await twin.run(LONG)
-        await original.run()
-        assert list(map(int, original.rows())) == list(range(RECORDS))
-
-    in_short_memory(scenario)
+@within(in_short_memory)
+async def test_two_runs_at_the_same_time_never_delete_what_the_other_one_reads(query, /):
+    original = Checkpointed(query, query.store)
+    await original.start()
+    await original.run(5)
+    twin = original.copied()
+    await original.start()
+    await twin.start()
+    # They make the same plans, one batch after the other; then one of them stands still.
+    for _ in range(3):
+        await original.run(1)
+        await twin.run(1)
+    await twin.run(LONG)
+    await original.run()
+    assert list(map(int, original.rows())) == list(range(RECORDS))
 
 
-def test_an_older_restore_is_refused_with_words_or_goes_on_and_the_query_goes_on_beside_it():
-    async def scenario(query):
-        original = Checkpointed(query, query.store)
-        await original.start()
-        await original.run(5)
-        backup = original.copied()
-        await original.run(LONG)
-        # The plan that the backup ends with was made by the run that has gone on.
-        await backup.start()
-        with pytest.raises(ShardfleetError, match="copy of this checkpoint") as caught:
-            await backup.run()
-        assert "failOnDataLoss" not in str(caught.value)
-        later = original.copied()
-        await go_on(later, LONG, runs=3)
-        await original.start()
-        await original.run()
-        assert list(map(int, original.rows())) == list(range(RECORDS))
+@within(in_short_memory)
+async def test_an_older_restore_is_refused_with_words_or_goes_on_and_the_query_goes_on_beside_it(
+    query, /
+):
+    original = Checkpointed(query, query.store)
+    await original.start()
+    await original.run(5)
+    backup = original.copied()
+    await original.run(LONG)
+    # The plan that the backup ends with was made by the run that has gone on.
+    await backup.start()
+    with pytest.raises(ShardfleetError, match="copy of this checkpoint") as caught:
+        await backup.run()
+    assert "failOnDataLoss" not in str(caught.value)
+    later = original.copied()
+    await go_on(later, LONG, runs=3)
+    await original.start()
+    await original.run()
+    assert list(map(int, original.rows())) == list(range(RECORDS))
 
-    in_short_memory(scenario)
 
-
-def test_a_query_deletes_its_own_seals_but_the_newest_and_leaves_those_of_runs_before():
-    async def scenario(query):
-        life = Checkpointed(query, query.store)
-        await life.start()
-        await life.run(30)
-        await life.start()
-        await life.run(LONG)
-        plans = sorted({int(key.plan[:10]) for key in query.store.stored})
-        # Spark told the source of plan 29 as the newest commit in the first run, 59 in the second;
-        # at 20 and at 50, two were kept and one, behind which Spark's commit lags.
-        assert plans == [*range(18, 31), *range(48, 61)]
-
-    in_short_memory(scenario)
+@within(in_short_memory)
+async def test_a_query_deletes_its_own_seals_but_the_newest_and_leaves_those_of_runs_before(
+    query, /
+):
+    life = Checkpointed(query, query.store)
+    await life.start()
+    await life.run(30)
+    await life.start()
+    await life.run(LONG)
+    plans = sorted({int(key.plan[:10]) for key in query.store.stored})
+    # Spark told the source of plan 29 as the newest commit in the first run, 59 in the second;
+    # at 20 and at 50, two were kept and one, behind which Spark's commit lags.
+    assert plans == [*range(18, 31), *range(48, 61)]

@@ -23,6 +23,7 @@ from shardfleet_spark.publish.figures import (
 )
 from shardfleet_testkit.clock import VirtualClock, run_virtual
 from tests.spark.memory_seals import seal, stand, token
+from tests.virtual import virtual, within
 
 MINUTE_MS = 60_000
 
@@ -45,12 +46,10 @@ def stats(number, *, records=3, lag=250):
     return {**stats_of(plan, {0: sealed}, family), **behind, LAG: lag}
 
 
-def in_minutes(scenario):
-    async def main():
-        clock, sink = VirtualClock(), Sink()
-        await scenario(clock, sink, Figures(sink, clock))
-
-    run_virtual(main())
+@virtual
+async def in_minutes(scenario):
+    clock, sink = VirtualClock(), Sink()
+    await scenario(clock, sink, Figures(sink, clock))
 
 
 def test_names_and_units_are_those_of_a_fleets_metrics():
@@ -58,42 +57,38 @@ def test_names_and_units_are_those_of_a_fleets_metrics():
     assert METRICS["bytes"][0] in metrics.AMOUNTS["PageRead"].values()
     assert METRICS["shards"][0] in metrics.READINGS["ManagerTurnDone"]
     for name, unit in METRICS.values():
-        assert unit == unit_of(name) == metrics.unit_of(name).value
+        assert unit == unit_of(name) == metrics.unit_of(name)
 
 
 def test_every_figure_is_one_that_a_plan_has():
     assert set(METRICS) <= set(stats(1))
 
 
-def test_each_batch_is_told_once_a_minute_whatever_spark_asks():
-    async def scenario(clock, sink, figures):
-        figures.take(stats(1, lag=250), at_tip=False)
-        for number in (2, 2, 2, 3):
-            await clock.sleep_ms(100)
-            figures.take(stats(number, lag=number), at_tip=False)
-        assert [told[LAG] for told in sink.told] == [[250.0]]
-        await clock.sleep_ms(MINUTE_MS)
-        figures.take(stats(3), at_tip=False)
-        assert [told[LAG] for told in sink.told] == [[250.0], [2.0, 3.0]]
-        assert sink.told[1]["stream_records"] == [3.0, 3.0]
-
-    in_minutes(scenario)
+@within(in_minutes)
+async def test_each_batch_is_told_once_a_minute_whatever_spark_asks(clock, sink, figures, /):
+    figures.take(stats(1, lag=250), at_tip=False)
+    for number in (2, 2, 2, 3):
+        await clock.sleep_ms(100)
+        figures.take(stats(number, lag=number), at_tip=False)
+    assert [told[LAG] for told in sink.told] == [[250.0]]
+    await clock.sleep_ms(MINUTE_MS)
+    figures.take(stats(3), at_tip=False)
+    assert [told[LAG] for told in sink.told] == [[250.0], [2.0, 3.0]]
+    assert sink.told[1]["stream_records"] == [3.0, 3.0]
 
 
-def test_a_stream_at_its_tip_has_no_lag_and_says_so_each_minute():
-    async def scenario(clock, sink, figures):
+@within(in_minutes)
+async def test_a_stream_at_its_tip_has_no_lag_and_says_so_each_minute(clock, sink, figures, /):
+    figures.take(stats(1), at_tip=False)
+    for _ in range(1_200):
+        await clock.sleep_ms(100)
+        figures.take(stats(1), at_tip=True)
+    assert sink.told[1:] == [{LAG: [0.0]}, {LAG: [0.0]}]
+    # Silence where nobody knows: an alarm on missing data sees it.
+    for _ in range(1_200):
+        await clock.sleep_ms(100)
         figures.take(stats(1), at_tip=False)
-        for _ in range(1_200):
-            await clock.sleep_ms(100)
-            figures.take(stats(1), at_tip=True)
-        assert sink.told[1:] == [{LAG: [0.0]}, {LAG: [0.0]}]
-        # Silence where nobody knows: an alarm on missing data sees it.
-        for _ in range(1_200):
-            await clock.sleep_ms(100)
-            figures.take(stats(1), at_tip=False)
-        assert len(sink.told) == 3
-
-    in_minutes(scenario)
+    assert len(sink.told) == 3
 
 
 def test_at_the_tip_means_that_every_live_shard_was_seen_there_lately():
@@ -105,17 +100,15 @@ def test_at_the_tip_means_that_every_live_shard_was_seen_there_lately():
     assert not is_at_tip(CommittedStanding("sid", stale, None), now_ms=now_ms)
 
 
-def test_metrics_that_cannot_be_told_never_stop_a_query():
-    async def scenario(clock, sink, figures):
-        sink.fails = True
-        figures.take(stats(1), at_tip=False)
-        assert figures.trouble == "ConnectionError: no way"
-        sink.fails = False
-        await clock.sleep_ms(MINUTE_MS)
-        figures.take(stats(2), at_tip=False)
-        assert (figures.trouble, len(sink.told)) == ("", 1)
-
-    in_minutes(scenario)
+@within(in_minutes)
+async def test_metrics_that_cannot_be_told_never_stop_a_query(clock, sink, figures, /):
+    sink.fails = True
+    figures.take(stats(1), at_tip=False)
+    assert figures.trouble == "ConnectionError: no way"
+    sink.fails = False
+    await clock.sleep_ms(MINUTE_MS)
+    figures.take(stats(2), at_tip=False)
+    assert (figures.trouble, len(sink.told)) == ("", 1)
 
 
 def test_a_line_is_what_cloudwatch_logs_takes_metrics_from():

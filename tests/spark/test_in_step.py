@@ -8,7 +8,8 @@ import random
 import pytest
 
 from shardfleet_spark.plan.planning import BatchLimits
-from tests.spark.test_source_driver import Query, run_virtual
+from tests.spark.test_source_driver import Query
+from tests.virtual import virtual
 
 MINUTE_MS = 60_000
 SKEW_MS = 10 * MINUTE_MS
@@ -42,33 +43,30 @@ def a_query(rng):
 
 
 @pytest.mark.parametrize("seed_of_one", range(12))
-def test_no_shard_is_ahead_of_another_by_more_than_the_skew(seed_of_one, seed):
+@virtual
+async def test_no_shard_is_ahead_of_another_by_more_than_the_skew(seed_of_one, seed):
     rng = random.Random(seed * 1_000 + seed_of_one)
+    query, arrived = a_query(rng), {}
 
-    async def scenario():
-        query, arrived = a_query(rng), {}
+    async def feed(steps):
+        # Shards of very different rates, some of them silent for hours, some split.
+        keys = [f"key {n}" for n in range(6)]
+        often = rng.sample(keys, 2)
+        for _ in range(steps):
+            await query.clock.sleep_ms(rng.choice([1_000, MINUTE_MS, 20 * MINUTE_MS]))
+            key = rng.choice(often) if rng.random() < 0.9 else rng.choice(keys)
+            data = b"%d" % len(arrived)
+            arrived[data] = query.clock.now_ms()
+            query.stream.put(data, key=key)
+            if rng.random() < 0.02:
+                query.stream.split(rng.choice(query.stream.open_shard_ids))
 
-        async def feed(steps):
-            # Shards of very different rates, some of them silent for hours, some split.
-            keys = [f"key {n}" for n in range(6)]
-            often = rng.sample(keys, 2)
-            for _ in range(steps):
-                await query.clock.sleep_ms(rng.choice([1_000, MINUTE_MS, 20 * MINUTE_MS]))
-                key = rng.choice(often) if rng.random() < 0.9 else rng.choice(keys)
-                data = b"%d" % len(arrived)
-                arrived[data] = query.clock.now_ms()
-                query.stream.put(data, key=key)
-                if rng.random() < 0.02:
-                    query.stream.split(rng.choice(query.stream.open_shard_ids))
-
-        await feed(80)
-        start = await read_all(query, await query.driver.initial(), arrived)
-        assert len(query.taken) == len(arrived)
-        # A driver that stood still for hours is behind again.
-        await feed(60)
-        query.restart()
-        await query.driver.partitions(start, start)
-        await read_all(query, start, arrived)
-        assert len(query.taken) == len(arrived)
-
-    run_virtual(scenario())
+    await feed(80)
+    start = await read_all(query, await query.driver.initial(), arrived)
+    assert len(query.taken) == len(arrived)
+    # A driver that stood still for hours is behind again.
+    await feed(60)
+    query.restart()
+    await query.driver.partitions(start, start)
+    await read_all(query, start, arrived)
+    assert len(query.taken) == len(arrived)

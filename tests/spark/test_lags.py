@@ -9,61 +9,56 @@ from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.plan.shares import Inflow
 from tests.spark.memory_seals import stand
 from tests.spark.test_source_driver import in_query
+from tests.virtual import within
 
 NOW = 1_700_000_000_000
 TRIGGER_MS = 30_000
 
 
-def test_a_query_with_a_trigger_is_behind_by_it_though_each_batch_ends_at_the_tip():
-    async def scenario(query):
-        async def produce():
-            while True:
-                query.stream.put(b"x")
-                await query.clock.sleep_ms(100)
+@within(in_query, start="LATEST")
+async def test_a_query_with_a_trigger_is_behind_by_it_though_each_batch_ends_at_the_tip(query, /):
+    async def produce():
+        while True:
+            query.stream.put(b"x")
+            await query.clock.sleep_ms(100)
 
-        producer = asyncio.ensure_future(produce())
-        end, told = await query.driver.initial(), []
-        for _ in range(6):
-            end, _ = await query.batch(end)
-            # Spark asks right after latestOffset; 4.0 and 4.1 show the offset itself.
-            reported = query.driver.report()["millis_behind_latest"]
-            assert end["stats"]["millis_behind_latest"] == reported
-            told.append((reported, query.driver.report().get("left_behind_ms")))
-            await query.clock.sleep_ms(TRIGGER_MS)
-        producer.cancel()
-        await query.clock.sleep_ms(1)
-        for lag_ms, left_ms in told[2:]:
-            assert TRIGGER_MS - 1_000 <= lag_ms <= TRIGGER_MS + 1_000
-            assert left_ms == 0
-
-    in_query(scenario, start="LATEST")
-
-
-def test_a_query_that_has_read_everything_is_not_behind():
-    async def scenario(query):
-        query.stream.put(b"x")
-        end, _ = await query.batch(await query.driver.initial())
-        for _ in range(5):
-            await query.clock.sleep_ms(TRIGGER_MS)
-            assert await query.driver.latest(end) == end
-        assert query.driver.report()["millis_behind_latest"] == 0
-        assert query.driver.report()["lagging_shards"] == 0
-
-    in_query(scenario)
-
-
-def test_news_in_an_idle_shard_is_told_by_the_batch_that_reads_it():
-    async def scenario(query):
-        query.stream.put(b"x")
-        end, _ = await query.batch(await query.driver.initial())
-        await query.clock.sleep_ms(1_000)
-        assert await query.driver.latest(end) == end
-        query.stream.put(b"y")
+    producer = asyncio.ensure_future(produce())
+    end, told = await query.driver.initial(), []
+    for _ in range(6):
+        end, _ = await query.batch(end)
+        # Spark asks right after latestOffset; 4.0 and 4.1 show the offset itself.
+        reported = query.driver.report()["millis_behind_latest"]
+        assert end["stats"]["millis_behind_latest"] == reported
+        told.append((reported, query.driver.report().get("left_behind_ms")))
         await query.clock.sleep_ms(TRIGGER_MS)
-        end = await query.driver.latest(end)
-        assert query.driver.report()["millis_behind_latest"] == TRIGGER_MS
+    producer.cancel()
+    await query.clock.sleep_ms(1)
+    for lag_ms, left_ms in told[2:]:
+        assert TRIGGER_MS - 1_000 <= lag_ms <= TRIGGER_MS + 1_000
+        assert left_ms == 0
 
-    in_query(scenario)
+
+@within(in_query)
+async def test_a_query_that_has_read_everything_is_not_behind(query, /):
+    query.stream.put(b"x")
+    end, _ = await query.batch(await query.driver.initial())
+    for _ in range(5):
+        await query.clock.sleep_ms(TRIGGER_MS)
+        assert await query.driver.latest(end) == end
+    assert query.driver.report()["millis_behind_latest"] == 0
+    assert query.driver.report()["lagging_shards"] == 0
+
+
+@within(in_query)
+async def test_news_in_an_idle_shard_is_told_by_the_batch_that_reads_it(query, /):
+    query.stream.put(b"x")
+    end, _ = await query.batch(await query.driver.initial())
+    await query.clock.sleep_ms(1_000)
+    assert await query.driver.latest(end) == end
+    query.stream.put(b"y")
+    await query.clock.sleep_ms(TRIGGER_MS)
+    end = await query.driver.latest(end)
+    assert query.driver.report()["millis_behind_latest"] == TRIGGER_MS
 
 
 def test_shards_that_nothing_is_expected_in_are_not_behind():
@@ -81,28 +76,26 @@ def test_shards_that_nothing_is_expected_in_are_not_behind():
     assert found["lagging_shards"] == 1
 
 
-def test_refusals_and_pauses_are_counted():
-    async def scenario(query):
-        left = [3]
+@within(in_query, records_per_read=10, limits=BatchLimits(partitions=1, fetch_ms=60_000))
+async def test_refusals_and_pauses_are_counted(query, /):
+    left = [3]
 
-        def refuse(call):
-            if call.operation == "get_records" and left[0]:
-                left[0] -= 1
-                raise Throttled("slow down")
+    def refuse(call):
+        if call.operation == "get_records" and left[0]:
+            left[0] -= 1
+            raise Throttled("slow down")
 
-        for number in range(40):
-            query.stream.put(b"%d" % number)
-        start = await query.driver.initial()
-        end = await query.driver.latest(start)
-        query.stream.fault = refuse
-        begun_ms = query.clock.monotonic_ms()
-        await query.read(start, end)
-        took_ms = query.clock.monotonic_ms() - begun_ms
-        await query.driver.latest(end)
-        found = query.driver.report()
-        assert found["throttles"] == 3
-        # One pause between two calls is 200 ms; there were some of them.
-        assert took_ms - 200 * (found["calls"] + 3) <= found["paused_ms"] <= took_ms
-        assert found["paused_ms"] > 0
-
-    in_query(scenario, records_per_read=10, limits=BatchLimits(partitions=1, fetch_ms=60_000))
+    for number in range(40):
+        query.stream.put(b"%d" % number)
+    start = await query.driver.initial()
+    end = await query.driver.latest(start)
+    query.stream.fault = refuse
+    begun_ms = query.clock.monotonic_ms()
+    await query.read(start, end)
+    took_ms = query.clock.monotonic_ms() - begun_ms
+    await query.driver.latest(end)
+    found = query.driver.report()
+    assert found["throttles"] == 3
+    # One pause between two calls is 200 ms; there were some of them.
+    assert took_ms - 200 * (found["calls"] + 3) <= found["paused_ms"] <= took_ms
+    assert found["paused_ms"] > 0

@@ -11,37 +11,35 @@ from shardfleet_spark.offsets import seals
 from shardfleet_spark.offsets.seals import MARK, SealKey, in_groups, seal_from_bytes, seal_to_bytes
 from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.read.sealing import read_sealed
-from shardfleet_testkit.clock import run_virtual
 from tests.spark.many_seals import MeteredSealStore, busy_seal
 from tests.spark.seal_costs import SHARDS_PER_SEAL, seal_use, seals_per_month
 from tests.spark.test_exactly_once import check, run
 from tests.spark.test_source_driver import Query
+from tests.virtual import virtual
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/cost.md").read_text("utf-8")
 PLANS = ["0000000001-aa", "0000000002-bb"]
 
 
-def test_a_query_over_5000_shards_goes_on_from_its_seals_after_a_restart():
-    async def scenario():
-        query = Query(shards=5_000, limits=BatchLimits(partitions=2), concurrency=256)
-        query.store = MeteredSealStore()
-        query.restart()
-        for shard_id in query.stream.open_shard_ids:
-            query.stream.put(b"1", shard_id=shard_id)
-        start = await query.driver.initial()
-        end, data = await query.batch(start)
-        assert len(data) == 5_000
-        # 26 seals and the driver's mark.
-        assert len(query.store.stored) == 27
-        query.restart()
-        for shard_id in query.stream.open_shard_ids:
-            query.stream.put(b"2", shard_id=shard_id)
-        await query.clock.sleep_ms(2_000)
-        assert await query.read(start, end) == [b"1"] * 5_000
-        _, data = await query.batch(end)
-        assert data == [b"2"] * 5_000
-
-    run_virtual(scenario())
+@virtual
+async def test_a_query_over_5000_shards_goes_on_from_its_seals_after_a_restart():
+    query = Query(shards=5_000, limits=BatchLimits(partitions=2), concurrency=256)
+    query.store = MeteredSealStore()
+    query.restart()
+    for shard_id in query.stream.open_shard_ids:
+        query.stream.put(b"1", shard_id=shard_id)
+    start = await query.driver.initial()
+    end, data = await query.batch(start)
+    assert len(data) == 5_000
+    # 26 seals and the driver's mark.
+    assert len(query.store.stored) == 27
+    query.restart()
+    for shard_id in query.stream.open_shard_ids:
+        query.stream.put(b"2", shard_id=shard_id)
+    await query.clock.sleep_ms(2_000)
+    assert await query.read(start, end) == [b"1"] * 5_000
+    _, data = await query.batch(end)
+    assert data == [b"2"] * 5_000
 
 
 @pytest.mark.parametrize("steps", [40])
@@ -52,37 +50,34 @@ def test_every_record_once_when_each_shard_has_a_seal_of_its_own(steps, seed, mo
         check(run(seed + number, steps=steps, crash=0.2))
 
 
-def test_a_task_that_died_between_two_seals_leaves_the_first_as_it_is(monkeypatch):
+@virtual
+async def test_a_task_that_died_between_two_seals_leaves_the_first_as_it_is(monkeypatch):
     monkeypatch.setattr(seals, "SHARDS_PER_SEAL", 1)
+    query = Query(shards=2, limits=BatchLimits(partitions=1))
+    ids = query.stream.open_shard_ids
+    for shard_id in ids:
+        query.stream.put(b"early", shard_id=shard_id)
+    start = await query.driver.initial()
+    end = await query.driver.latest(start)
+    (planned,) = await query.driver.partitions(start, end)
+    left = [1]
 
-    async def scenario():
-        query = Query(shards=2, limits=BatchLimits(partitions=1))
-        ids = query.stream.open_shard_ids
-        for shard_id in ids:
-            query.stream.put(b"early", shard_id=shard_id)
-        start = await query.driver.initial()
-        end = await query.driver.latest(start)
-        (planned,) = await query.driver.partitions(start, end)
-        left = [1]
+    def die(operation):
+        if operation == "put" and not left[0]:
+            raise asyncio.CancelledError
+        left[0] -= operation == "put"
 
-        def die(operation):
-            if operation == "put" and not left[0]:
-                raise asyncio.CancelledError
-            left[0] -= operation == "put"
-
-        query.store.fault = die
-        with pytest.raises(asyncio.CancelledError):
-            await read_sealed(planned.range, query.store, query.ports, writer={})
-        query.store.fault = lambda _operation: None
-        for shard_id in ids:
-            query.stream.put(b"late", shard_id=shard_id)
-        await query.clock.sleep_ms(1_000)
-        found = await read_sealed(planned.range, query.store, query.ports, writer={})
-        sealed, free = ([record.data for record in each.records] for each in found)
-        assert sealed == [b"early"]
-        assert free == [b"early", b"late"]
-
-    run_virtual(scenario())
+    query.store.fault = die
+    with pytest.raises(asyncio.CancelledError):
+        await read_sealed(planned.range, query.store, query.ports, writer={})
+    query.store.fault = lambda _operation: None
+    for shard_id in ids:
+        query.stream.put(b"late", shard_id=shard_id)
+    await query.clock.sleep_ms(1_000)
+    found = await read_sealed(planned.range, query.store, query.ports, writer={})
+    sealed, free = ([record.data for record in each.records] for each in found)
+    assert sealed == [b"early"]
+    assert free == [b"early", b"late"]
 
 
 def test_the_largest_seal_goes_without_iterators_and_fits():

@@ -8,23 +8,22 @@ from msgspec.structs import replace
 from shardfleet_spark.plan import driver
 from shardfleet_spark.plan.planning import BatchLimits
 from tests.spark.test_source_driver import HOUR_MS, in_query
+from tests.virtual import within
 
 
-def test_however_often_spark_asks_an_idle_stream_is_asked_at_its_own_pace():
-    async def scenario(query):
-        start = await query.driver.initial()
-        asks = 0
-        while query.clock.monotonic_ms() < 11_000:
-            assert await query.driver.latest(start) == start
-            await query.clock.sleep_ms(11)
-            asks += 1
-        assert 170 < asks < 250  # Not ninety a second: one that is in vain lets Spark wait.
-        reads = Counter(call.shard_id for call in query.calls("get_records"))
-        assert set(reads.values()) <= {11, 12}
-        assert len(query.calls("shard_iterator")) == 3
-        assert len(query.calls("list_shards")) == 3  # Two at the beginning, one 10 s later.
-
-    in_query(scenario, shards=3)
+@within(in_query, shards=3)
+async def test_however_often_spark_asks_an_idle_stream_is_asked_at_its_own_pace(query, /):
+    start = await query.driver.initial()
+    asks = 0
+    while query.clock.monotonic_ms() < 11_000:
+        assert await query.driver.latest(start) == start
+        await query.clock.sleep_ms(11)
+        asks += 1
+    assert 170 < asks < 250  # Not ninety a second: one that is in vain lets Spark wait.
+    reads = Counter(call.shard_id for call in query.calls("get_records"))
+    assert set(reads.values()) <= {11, 12}
+    assert len(query.calls("shard_iterator")) == 3
+    assert len(query.calls("list_shards")) == 3  # Two at the beginning, one 10 s later.
 
 
 def test_an_ask_to_which_nothing_has_come_back_computes_nothing(monkeypatch):
@@ -65,19 +64,17 @@ def test_an_ask_to_which_nothing_has_come_back_computes_nothing(monkeypatch):
     in_query(scenario, shards=3)
 
 
-def test_an_idle_stream_goes_on_from_where_it_was_pinned_for_days():
-    async def scenario(query):
-        query.stream.put(b"before")
-        await query.clock.sleep_ms(60_000)
-        start = await query.driver.initial()
-        for _ in range(100):
-            assert await query.driver.latest(start) == start
-            await query.clock.sleep_ms(HOUR_MS)
-        query.stream.put(b"after")
-        _, data = await query.batch(start)
-        assert data == [b"after"]
-
-    in_query(scenario, start="LATEST")
+@within(in_query, start="LATEST")
+async def test_an_idle_stream_goes_on_from_where_it_was_pinned_for_days(query, /):
+    query.stream.put(b"before")
+    await query.clock.sleep_ms(60_000)
+    start = await query.driver.initial()
+    for _ in range(100):
+        assert await query.driver.latest(start) == start
+        await query.clock.sleep_ms(HOUR_MS)
+    query.stream.put(b"after")
+    _, data = await query.batch(start)
+    assert data == [b"after"]
 
 
 def test_empty_answers_with_lag_are_followed_until_there_is_something():
@@ -111,37 +108,35 @@ def test_empty_answers_with_lag_are_followed_until_there_is_something():
     in_query(prepared)
 
 
-def test_a_shard_is_asked_no_more_often_than_its_interval_across_batches():
-    async def scenario(query):
-        start = await query.driver.initial()
-        for number in range(1_000):
-            query.stream.put(b"%d" % number)
-            start, _ = await query.batch(start)
-            await query.clock.sleep_ms(5)
-        at = [call.at_ms for call in query.calls("get_records")]
-        assert len(at) > 20
-        # A probe and the batch it calls for are two questions; otherwise the interval holds.
-        assert all(later - sooner >= 200 for sooner, later in pairwise(at[1:]))
-
-    in_query(scenario)
+@within(in_query)
+async def test_a_shard_is_asked_no_more_often_than_its_interval_across_batches(query, /):
+    start = await query.driver.initial()
+    for number in range(1_000):
+        query.stream.put(b"%d" % number)
+        start, _ = await query.batch(start)
+        await query.clock.sleep_ms(5)
+    at = [call.at_ms for call in query.calls("get_records")]
+    assert len(at) > 20
+    # A probe and the batch it calls for are two questions; otherwise the interval holds.
+    assert all(later - sooner >= 200 for sooner, later in pairwise(at[1:]))
 
 
-def test_the_shard_list_is_read_at_once_when_a_child_waits_for_a_parent_nobody_knows():
-    async def scenario(query):
-        start = await query.driver.initial()
-        one, two = query.stream.open_shard_ids
-        for number in range(10):
-            query.stream.put(b"%d" % number, shard_id=one)
-        _, high = query.stream.split(one)
-        child = query.stream.merge(high, two)
-        query.stream.put(b"last", shard_id=child)
-        begun_ms, data = query.clock.monotonic_ms(), []
-        while b"last" not in data and query.clock.monotonic_ms() - begun_ms < 9_000:
-            start, more = await query.batch(start)
-            data += more
-            await query.clock.sleep_ms(100)
-        assert data == [*(b"%d" % number for number in range(10)), b"last"]
-        # The second shard ends first and names its child, whose other parent is not in the list.
-        assert len(query.calls("list_shards")) == 3
-
-    in_query(scenario, shards=2, limits=BatchLimits(records_per_shard=1))
+@within(in_query, shards=2, limits=BatchLimits(records_per_shard=1))
+async def test_the_shard_list_is_read_at_once_when_a_child_waits_for_a_parent_nobody_knows(
+    query, /
+):
+    start = await query.driver.initial()
+    one, two = query.stream.open_shard_ids
+    for number in range(10):
+        query.stream.put(b"%d" % number, shard_id=one)
+    _, high = query.stream.split(one)
+    child = query.stream.merge(high, two)
+    query.stream.put(b"last", shard_id=child)
+    begun_ms, data = query.clock.monotonic_ms(), []
+    while b"last" not in data and query.clock.monotonic_ms() - begun_ms < 9_000:
+        start, more = await query.batch(start)
+        data += more
+        await query.clock.sleep_ms(100)
+    assert data == [*(b"%d" % number for number in range(10)), b"last"]
+    # The second shard ends first and names its child, whose other parent is not in the list.
+    assert len(query.calls("list_shards")) == 3

@@ -27,6 +27,7 @@ from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory_stream import MemoryStream
 from tests.spark.memory_seals import MemorySealStore
 from tests.spark.simulated_spark import SeededEntropy
+from tests.virtual import within
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -106,101 +107,97 @@ def at_record(query, number, *, sub=0, tip=0):
 
 
 @pytest.mark.parametrize("keep", [0, 2])
-def test_a_position_that_was_trimmed_stops_the_query_or_is_told(keep):
-    async def scenario(query):
-        numbers = [query.stream.put(b"%d" % n) for n in range(5)]
-        query.stream.trim(query.stream.open_shard_ids[0], keep=keep)
-        with pytest.raises(DataLost, match="failOnDataLoss=false"):
-            await read_from(query, at_record(query, numbers[1]))
-        query.policy = replace(query.policy, fail_on_data_loss=False)
-        query.restart()
-        found = await read_from(query, at_record(query, numbers[1]))
-        assert found.seal.shards[0].count == keep
-        assert "records behind it may be lost" in found.seal.shards[0].lost
-
-    in_query(scenario)
+@within(in_query)
+async def test_a_position_that_was_trimmed_stops_the_query_or_is_told(query, /, keep):
+    numbers = [query.stream.put(b"%d" % n) for n in range(5)]
+    query.stream.trim(query.stream.open_shard_ids[0], keep=keep)
+    with pytest.raises(DataLost, match="failOnDataLoss=false"):
+        await read_from(query, at_record(query, numbers[1]))
+    query.policy = replace(query.policy, fail_on_data_loss=False)
+    query.restart()
+    found = await read_from(query, at_record(query, numbers[1]))
+    assert found.seal.shards[0].count == keep
+    assert "records behind it may be lost" in found.seal.shards[0].lost
 
 
-def test_an_idle_shard_whose_last_record_expired_within_a_day_of_its_tip_lost_nothing():
-    async def scenario(query):
-        number = query.stream.put(b"old")
-        await query.clock.sleep_ms(DAY_MS + HOUR_MS)
-        now_ms = query.clock.now_ms()
-        found = await read_from(query, at_record(query, number, tip=now_ms - 2 * HOUR_MS))
-        assert found.seal.shards[0].lost == ""
-        with pytest.raises(DataLost):
-            await read_from(query, at_record(query, number, tip=now_ms - DAY_MS))
+@within(in_query)
+async def test_an_idle_shard_whose_last_record_expired_within_a_day_of_its_tip_lost_nothing(
+    query, /
+):
+    number = query.stream.put(b"old")
+    await query.clock.sleep_ms(DAY_MS + HOUR_MS)
+    now_ms = query.clock.now_ms()
+    found = await read_from(query, at_record(query, number, tip=now_ms - 2 * HOUR_MS))
+    assert found.seal.shards[0].lost == ""
+    with pytest.raises(DataLost):
+        await read_from(query, at_record(query, number, tip=now_ms - DAY_MS))
 
-    in_query(scenario)
 
-
-def test_a_shard_that_expired_unread_stops_the_query_or_ends_there():
-    async def scenario(query):
-        reading = at_record(query, query.stream.put(b"x"))
-        query.stream.split(reading.shard_id)
-        await query.clock.sleep_ms(DAY_MS + HOUR_MS)
-        query.stream.forget_shard(reading.shard_id)
-        with pytest.raises(DataLost, match="expired before it was read to its end"):
-            await read_from(query, reading)
-        query.policy = replace(query.policy, fail_on_data_loss=False)
-        query.restart()
-        found = await read_from(query, reading)
-        assert found.seal.shards[0].ended
-
-    in_query(scenario)
+@within(in_query)
+async def test_a_shard_that_expired_unread_stops_the_query_or_ends_there(query, /):
+    reading = at_record(query, query.stream.put(b"x"))
+    query.stream.split(reading.shard_id)
+    await query.clock.sleep_ms(DAY_MS + HOUR_MS)
+    query.stream.forget_shard(reading.shard_id)
+    with pytest.raises(DataLost, match="expired before it was read to its end"):
+        await read_from(query, reading)
+    query.policy = replace(query.policy, fail_on_data_loss=False)
+    query.restart()
+    found = await read_from(query, reading)
+    assert found.seal.shards[0].ended
 
 
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_missing_shard_that_is_not_proved_to_be_over_is_left_to_a_later_batch(listed, fails):
+@within(in_query)
+async def test_a_missing_shard_that_is_not_proved_to_be_over_is_left_to_a_later_batch(
+    query, /, listed, fails
+):
     """Hazard H12: neither "not found" nor a listing proves what cannot have expired yet."""
 
-    async def scenario(query):
-        def gone(call):
-            if call.operation == "shard_iterator":
-                raise ShardGone("no such shard")
+    def gone(call):
+        if call.operation == "shard_iterator":
+            raise ShardGone("no such shard")
 
-        query.policy = replace(query.policy, fail_on_data_loss=fails)
-        query.restart()
-        number = query.stream.put(b"x")
-        query.stream.put(b"unread")
-        reading = at_record(query, number, tip=query.clock.now_ms())
-        whole = query.stream._logs[reading.shard_id]
-        if listed:
-            query.stream.fault = gone
-        else:
-            query.stream.split(reading.shard_id)
-            query.stream.forget_shard(reading.shard_id)
-        (shard,) = (await read_from(query, reading)).seal.shards
-        assert (shard.ended, shard.lost, shard.is_cut, shard.count) == (False, "", True, 0)
-        query.stream.fault, query.stream._logs[reading.shard_id] = lambda _call: None, whole
-        (shard,) = (await read_from(query, reading)).seal.shards
-        assert (shard.lost, shard.count) == ("", 1)
-
-    in_query(scenario)
+    query.policy = replace(query.policy, fail_on_data_loss=fails)
+    query.restart()
+    number = query.stream.put(b"x")
+    query.stream.put(b"unread")
+    reading = at_record(query, number, tip=query.clock.now_ms())
+    whole = query.stream._logs[reading.shard_id]
+    if listed:
+        query.stream.fault = gone
+    else:
+        query.stream.split(reading.shard_id)
+        query.stream.forget_shard(reading.shard_id)
+    (shard,) = (await read_from(query, reading)).seal.shards
+    assert (shard.ended, shard.lost, shard.is_cut, shard.count) == (False, "", True, 0)
+    query.stream.fault, query.stream._logs[reading.shard_id] = lambda _call: None, whole
+    (shard,) = (await read_from(query, reading)).seal.shards
+    assert (shard.lost, shard.count) == ("", 1)
 
 
 @pytest.mark.parametrize("operation", ["shard_iterator", "get_records"])
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_shard_that_is_not_found_for_once_neither_stops_the_query_nor_ends(operation, fails):
-    async def scenario(query):
-        left = [2]
+@within(in_query)
+async def test_a_shard_that_is_not_found_for_once_neither_stops_the_query_nor_ends(
+    query, /, operation, fails
+):
+    left = [2]
 
-        def gone(call):
-            if call.operation == operation and left[0]:
-                left[0] -= 1
-                raise ShardGone("no such shard")
+    def gone(call):
+        if call.operation == operation and left[0]:
+            left[0] -= 1
+            raise ShardGone("no such shard")
 
-        query.policy = replace(query.policy, fail_on_data_loss=fails)
-        number = query.stream.put(b"x")
-        query.stream.put(b"y")
-        query.stream.fault = gone
-        found = await read_from(query, at_record(query, number))
-        assert not found.seal.shards[0].ended
-        assert found.seal.shards[0].lost == ""
-        assert found.seal.shards[0].count == 1
-
-    in_query(scenario)
+    query.policy = replace(query.policy, fail_on_data_loss=fails)
+    number = query.stream.put(b"x")
+    query.stream.put(b"y")
+    query.stream.fault = gone
+    found = await read_from(query, at_record(query, number))
+    assert not found.seal.shards[0].ended
+    assert found.seal.shards[0].lost == ""
+    assert found.seal.shards[0].count == 1
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -222,62 +219,56 @@ def test_a_stream_that_was_created_again_stops_the_query_or_is_read_anew(fails):
     in_query(scenario, fail_on_data_loss=fails)
 
 
-def test_purged_seals_stop_the_query_but_a_batch_that_was_never_run_does_not():
-    async def scenario(query):
-        query.stream.put(b"1")
-        end = await query.driver.latest(await query.driver.initial())
-        query.restart()
-        again = await query.driver.latest(end)  # Never run: the same records are planned again.
-        assert await query.read(end, again) == [b"1"]
-        query.store.stored.clear()
-        query.restart()
-        with pytest.raises(DataLost, match="seals of plan"):
-            await query.driver.latest(again)
-
-    in_query(scenario)
+@within(in_query)
+async def test_purged_seals_stop_the_query_but_a_batch_that_was_never_run_does_not(query, /):
+    query.stream.put(b"1")
+    end = await query.driver.latest(await query.driver.initial())
+    query.restart()
+    again = await query.driver.latest(end)  # Never run: the same records are planned again.
+    assert await query.read(end, again) == [b"1"]
+    query.store.stored.clear()
+    query.restart()
+    with pytest.raises(DataLost, match="seals of plan"):
+        await query.driver.latest(again)
 
 
-def test_sealed_records_that_expired_before_a_replay_stop_it():
-    async def scenario(query):
-        for number in range(5):
-            query.stream.put(b"%d" % number)
-        start = await query.driver.initial()
-        end, data = await query.batch(start)
-        assert len(data) == 5
-        query.stream.trim(query.stream.open_shard_ids[0], keep=3)
-        query.restart()
-        with pytest.raises(DataLost, match=r"of the 5 records .* the stream has 3"):
-            await query.read(start, end)
-
-    in_query(scenario)
+@within(in_query)
+async def test_sealed_records_that_expired_before_a_replay_stop_it(query, /):
+    for number in range(5):
+        query.stream.put(b"%d" % number)
+    start = await query.driver.initial()
+    end, data = await query.batch(start)
+    assert len(data) == 5
+    query.stream.trim(query.stream.open_shard_ids[0], keep=3)
+    query.restart()
+    with pytest.raises(DataLost, match=r"of the 5 records .* the stream has 3"):
+        await query.read(start, end)
 
 
 # --- patience
 
 
-def test_a_throttled_shard_does_not_hold_the_others():
-    async def scenario(query):
-        query.stream.put(b"a", shard_id=query.stream.open_shard_ids[0])
-        query.stream.put(b"b", shard_id=query.stream.open_shard_ids[1])
+@within(in_query, shards=2)
+async def test_a_throttled_shard_does_not_hold_the_others(query, /):
+    query.stream.put(b"a", shard_id=query.stream.open_shard_ids[0])
+    query.stream.put(b"b", shard_id=query.stream.open_shard_ids[1])
 
-        def refuse(call):
-            is_second = call.shard_id == query.stream.open_shard_ids[1]
-            if call.operation == "get_records" and is_second and query.clock.now_ms() < until_ms:
-                raise Throttled("slow down")
+    def refuse(call):
+        is_second = call.shard_id == query.stream.open_shard_ids[1]
+        if call.operation == "get_records" and is_second and query.clock.now_ms() < until_ms:
+            raise Throttled("slow down")
 
-        until_ms = query.clock.now_ms() + 30_000
-        start = await query.driver.initial()
-        query.stream.fault = refuse
-        end, data = await query.batch(start)
-        assert data == [b"a"]
-        assert query.clock.now_ms() < until_ms - 20_000
-        while b"b" not in data:
-            end, more = await query.batch(end)
-            data += more
-            await query.clock.sleep_ms(500)
-        assert data == [b"a", b"b"]
-
-    in_query(scenario, shards=2)
+    until_ms = query.clock.now_ms() + 30_000
+    start = await query.driver.initial()
+    query.stream.fault = refuse
+    end, data = await query.batch(start)
+    assert data == [b"a"]
+    assert query.clock.now_ms() < until_ms - 20_000
+    while b"b" not in data:
+        end, more = await query.batch(end)
+        data += more
+        await query.clock.sleep_ms(500)
+    assert data == [b"a", b"b"]
 
 
 @pytest.mark.parametrize(("attempts", "ends"), [(3, True), (0, False)])
@@ -305,22 +296,20 @@ def test_an_outage_is_waited_out_unless_attempts_are_limited(attempts, ends):
     in_query(scenario, retry_attempts=attempts)
 
 
-def test_an_expired_iterator_is_renewed_behind_the_last_page():
-    async def scenario(query):
-        for number in range(20):
-            query.stream.put(b"%d" % number)
-        expired = [True, False, True]
+@within(in_query, records_per_read=7)
+async def test_an_expired_iterator_is_renewed_behind_the_last_page(query, /):
+    for number in range(20):
+        query.stream.put(b"%d" % number)
+    expired = [True, False, True]
 
-        def expire(call):
-            if call.operation == "get_records" and expired and expired.pop():
-                raise IteratorExpired("too old")
+    def expire(call):
+        if call.operation == "get_records" and expired and expired.pop():
+            raise IteratorExpired("too old")
 
-        start = await query.driver.initial()
-        end = await query.driver.latest(start)
-        query.stream.fault = expire
-        assert await query.read(start, end) == [b"%d" % number for number in range(20)]
-
-    in_query(scenario, records_per_read=7)
+    start = await query.driver.initial()
+    end = await query.driver.latest(start)
+    query.stream.fault = expire
+    assert await query.read(start, end) == [b"%d" % number for number in range(20)]
 
 
 # --- limits
@@ -350,38 +339,34 @@ def test_available_now_reads_what_was_there_and_stops(store):
     in_query(scenario, shards=2, store=store, limits=limits)
 
 
-def test_old_seals_are_deleted_and_the_newest_plans_stay():
-    async def scenario(query):
-        start = await query.driver.initial()
-        for number in range(35):
-            query.stream.put(b"%d" % number)
-            end, _ = await query.batch(start)
-            await query.driver.commit(end)
-            start = end
-            await query.clock.sleep_ms(1_000)
-        plans = sorted({key.plan[:10] for key in query.store.stored})
-        assert plans[0] == "0000000010"
-        assert plans[-1] == "0000000035"
-
-    in_query(scenario, limits=BatchLimits())
+@within(in_query, limits=BatchLimits())
+async def test_old_seals_are_deleted_and_the_newest_plans_stay(query, /):
+    start = await query.driver.initial()
+    for number in range(35):
+        query.stream.put(b"%d" % number)
+        end, _ = await query.batch(start)
+        await query.driver.commit(end)
+        start = end
+        await query.clock.sleep_ms(1_000)
+    plans = sorted({key.plan[:10] for key in query.store.stored})
+    assert plans[0] == "0000000010"
+    assert plans[-1] == "0000000035"
 
 
-def test_a_start_inside_an_aggregate_gives_the_rest_of_it():
-    async def scenario(query):
-        records = [OutgoingRecord(f"k{n}", b"%d" % n) for n in range(5)]
-        number = query.stream.put(aggregate(records), key="k0")
-        query.stream.put(b"5", key="k5")
-        begin = at_record(query, number, sub=2)
-        found = await read_from(query, begin)
-        rows = Rows(shard_id="s", stream="c", done=begin.stand.position.done, columns=("data",))
-        data = [
-            value
-            for batch in batches_of((some, rows) for some in found.records.values())
-            for value in batch["data"].to_pylist()
-        ]
-        assert data == [b"3", b"4", b"5"]
-        assert found.seal.shards[0].count == 2
-        nothing = await read_from(query, at_record(query, number, sub=4))
-        assert nothing.seal.shards[0].count == 1
-
-    in_query(scenario)
+@within(in_query)
+async def test_a_start_inside_an_aggregate_gives_the_rest_of_it(query, /):
+    records = [OutgoingRecord(f"k{n}", b"%d" % n) for n in range(5)]
+    number = query.stream.put(aggregate(records), key="k0")
+    query.stream.put(b"5", key="k5")
+    begin = at_record(query, number, sub=2)
+    found = await read_from(query, begin)
+    rows = Rows(shard_id="s", stream="c", done=begin.stand.position.done, columns=("data",))
+    data = [
+        value
+        for batch in batches_of((some, rows) for some in found.records.values())
+        for value in batch["data"].to_pylist()
+    ]
+    assert data == [b"3", b"4", b"5"]
+    assert found.seal.shards[0].count == 2
+    nothing = await read_from(query, at_record(query, number, sub=4))
+    assert nothing.seal.shards[0].count == 1

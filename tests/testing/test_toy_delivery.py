@@ -6,9 +6,9 @@ import pytest
 
 from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet.runtime.delivering import WAYS
-from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import World, key
 from tests.testing.toy_delivery import ToyProgress
+from tests.virtual import virtual
 
 KEYS, EACH = 7, 20
 RECORDS = [(f"k{n % KEYS}", str(1 + n // KEYS)) for n in range(KEYS * EACH)]
@@ -42,20 +42,18 @@ def check(sink):
         assert sink.values.get(f"done {name}", ()) == tuple(range(1, EACH + 1)), name
 
 
-def test_a_whole_worker_keeps_one_record_open_until_it_leaves_or_the_shard_ends():
-    async def scenario():
-        world = World(shards=1)
-        world.put(1, 20)
-        await world.turn()
-        assert world.numbers == list(range(1, 21))
-        assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
-        world.put(21, 25)
-        world.stream.split(key(0))
-        await world.turn()
-        assert world.numbers == list(range(1, 26))
-        assert world.lease().checkpoint == AT_SHARD_END
-
-    run_virtual(scenario())
+@virtual
+async def test_a_whole_worker_keeps_one_record_open_until_it_leaves_or_the_shard_ends():
+    world = World(shards=1)
+    world.put(1, 20)
+    await world.turn()
+    assert world.numbers == list(range(1, 21))
+    assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
+    world.put(21, 25)
+    world.stream.split(key(0))
+    await world.turn()
+    assert world.numbers == list(range(1, 26))
+    assert world.lease().checkpoint == AT_SHARD_END
 
 
 @pytest.mark.parametrize("seed", [3, 5, 6])

@@ -8,6 +8,7 @@ from contextvars import copy_context
 import pytest
 
 from shardfleet_testkit.clock import HOLDER, VirtualTimeLoop, run_virtual
+from tests.virtual import virtual
 
 TICKS = 400
 
@@ -73,7 +74,8 @@ def test_callbacks_run_in_the_order_of_asyncios_own_loop(seed, offset):
     assert sum(name == "timer" for name, _ in told) > TICKS / 20
 
 
-def test_what_is_due_while_its_holder_is_frozen_is_parked():
+@virtual
+async def test_what_is_due_while_its_holder_is_frozen_is_parked():
     class Parking:
         def __init__(self):
             self.is_frozen, self.parked = True, []
@@ -81,21 +83,18 @@ def test_what_is_due_while_its_holder_is_frozen_is_parked():
         def park(self, callback, args, context):
             self.parked.append((callback, args, context))
 
-    async def main():
-        holder, told, context = Parking(), [], copy_context()
-        context.run(HOLDER.set, holder)
-        loop = asyncio.get_running_loop()
-        loop.call_soon(told.append, "soon", context=context)
-        loop.call_later(1, told.append, "later", context=context)
-        await asyncio.sleep(2)
-        assert told == []
-        assert [args for _, args, _ in holder.parked] == [("soon",), ("later",)]
-        holder.is_frozen = False
-        loop.call_soon(told.append, "thawed", context=context)
-        await asyncio.sleep(0)
-        assert told == ["thawed"]
-
-    run_virtual(main())
+    holder, told, context = Parking(), [], copy_context()
+    context.run(HOLDER.set, holder)
+    loop = asyncio.get_running_loop()
+    loop.call_soon(told.append, "soon", context=context)
+    loop.call_later(1, told.append, "later", context=context)
+    await asyncio.sleep(2)
+    assert told == []
+    assert [args for _, args, _ in holder.parked] == [("soon",), ("later",)]
+    holder.is_frozen = False
+    loop.call_soon(told.append, "thawed", context=context)
+    await asyncio.sleep(0)
+    assert told == ["thawed"]
 
 
 @pytest.mark.parametrize("freezes", [False, True])

@@ -19,9 +19,10 @@ from shardfleet.engine.state.fleet_state import FleetState, slot_body
 from shardfleet.engine.state.kinds import WINDOW, CrashNote
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, StreamReplaced, Throttled
-from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import MemoryStateStore
 from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN
+from tests.virtual import virtual
 
 
 class LostReplies(MemoryStateStore):
@@ -53,44 +54,38 @@ def a_slot(**changes):
     return Slot(start_epoch=1, **{**values, **changes})
 
 
-def test_a_slot_write_whose_answer_was_lost_is_recognised_as_ours():
-    async def main():
-        state = FleetState(LostReplies(), VirtualClock())
-        written = await state.write_slot(a_slot(), None)
-        assert written is not None
-        assert (written.slot, written.version) == (a_slot(), 1)
-
-    run_virtual(main())
+@virtual
+async def test_a_slot_write_whose_answer_was_lost_is_recognised_as_ours():
+    state = FleetState(LostReplies(), VirtualClock())
+    written = await state.write_slot(a_slot(), None)
+    assert written is not None
+    assert (written.slot, written.version) == (a_slot(), 1)
 
 
-def test_a_slot_write_that_lost_its_race_is_not_taken_for_ours():
-    async def main():
-        store = MemoryStateStore()
-        state = FleetState(store, VirtualClock())
-        await state.write_slot(a_slot(), None)
-        assert await state.write_slot(a_slot(assign_seq=4), None) is None
-
-    run_virtual(main())
+@virtual
+async def test_a_slot_write_that_lost_its_race_is_not_taken_for_ours():
+    store = MemoryStateStore()
+    state = FleetState(store, VirtualClock())
+    await state.write_slot(a_slot(), None)
+    assert await state.write_slot(a_slot(assign_seq=4), None) is None
 
 
-def test_an_update_is_made_again_on_what_somebody_else_wrote():
-    async def main():
-        store = MemoryStateStore()
-        state = FleetState(store, VirtualClock())
-        await state.write_slot(a_slot(), None)
-        meddled = []
+@virtual
+async def test_an_update_is_made_again_on_what_somebody_else_wrote():
+    store = MemoryStateStore()
+    state = FleetState(store, VirtualClock())
+    await state.write_slot(a_slot(), None)
+    meddled = []
 
-        def change(slot):
-            if not meddled:
-                meddled.append(True)
-                body = {**store.documents["slot", "s1"].body, "epoch": 9}
-                store.documents["slot", "s1"] = Document("slot", "s1", 2, body)
-            return ask_to_drain(slot)
+    def change(slot):
+        if not meddled:
+            meddled.append(True)
+            body = {**store.documents["slot", "s1"].body, "epoch": 9}
+            store.documents["slot", "s1"] = Document("slot", "s1", 2, body)
+        return ask_to_drain(slot)
 
-        after = await state.update_slot("s1", change)
-        assert (after.slot.epoch, after.slot.drain) == (9, True)
-
-    run_virtual(main())
+    after = await state.update_slot("s1", change)
+    assert (after.slot.epoch, after.slot.drain) == (9, True)
 
 
 class Overtaken(MemoryStateStore):
@@ -115,90 +110,77 @@ class Overtaken(MemoryStateStore):
         return await super().write(kind, id, body, expected_version=expected_version)
 
 
-def test_whoever_lost_a_race_hears_from_its_refusal_what_the_slot_is_now():
+@virtual
+async def test_whoever_lost_a_race_hears_from_its_refusal_what_the_slot_is_now():
     """A read more may be throttled for seconds, in which a worker that is over renews (H1)."""
+    store = Overtaken()
+    store.documents["slot", "s1"] = Document("slot", "s1", 1, slot_body(a_slot()))
 
-    async def main():
-        store = Overtaken()
-        store.documents["slot", "s1"] = Document("slot", "s1", 1, slot_body(a_slot()))
+    def change(slot):
+        if slot.epoch == 9:
+            raise StaleEpoch("over")
+        return ask_to_drain(slot)
 
-        def change(slot):
-            if slot.epoch == 9:
-                raise StaleEpoch("over")
-            return ask_to_drain(slot)
-
-        with pytest.raises(StaleEpoch):
-            await FleetState(store, VirtualClock()).update_slot("s1", change)
-
-    run_virtual(main())
+    with pytest.raises(StaleEpoch):
+        await FleetState(store, VirtualClock()).update_slot("s1", change)
 
 
-def test_sightings_are_kept_in_documents_that_fit_an_item():
-    async def main():
-        store = MemoryStateStore()
-        state = FleetState(store, VirtualClock())
-        many = {f"k{n:05d}": Sighting(n, "w", n) for n in range(1_201)}
-        await state.write_sightings(many)
-        assert len(await store.list("sightings")) == 4
-        assert await state.sightings() == many
-        await state.write_sightings({"k00000": Sighting(1, "w", 1)})
-        assert await state.sightings() == {"k00000": Sighting(1, "w", 1)}
-        assert len(await store.list("sightings")) == 1
-
-    run_virtual(main())
+@virtual
+async def test_sightings_are_kept_in_documents_that_fit_an_item():
+    store = MemoryStateStore()
+    state = FleetState(store, VirtualClock())
+    many = {f"k{n:05d}": Sighting(n, "w", n) for n in range(1_201)}
+    await state.write_sightings(many)
+    assert len(await store.list("sightings")) == 4
+    assert await state.sightings() == many
+    await state.write_sightings({"k00000": Sighting(1, "w", 1)})
+    assert await state.sightings() == {"k00000": Sighting(1, "w", 1)}
+    assert len(await store.list("sightings")) == 1
 
 
 @pytest.mark.parametrize(("leases", "workers"), [(4_001, 1), (1, 4_001), (4_001, 4_001)])
-def test_loads_are_kept_in_documents_that_fit_an_item(leases, workers):
-    async def main():
-        store = MemoryStateStore()
-        state = FleetState(store, VirtualClock())
-        assert await state.loads() == Loads()
-        many = Loads(
-            {f"k{n:05d}": n for n in range(leases)},
-            {f"w{n:05d}": WorkerUse(n, 400_000, -1) for n in range(workers)},
-        )
-        await state.write_loads(many)
-        assert len(await store.list("loads")) == (8 if min(leases, workers) == 1 else 16)
-        assert await state.loads() == many
-
-    run_virtual(main())
+@virtual
+async def test_loads_are_kept_in_documents_that_fit_an_item(leases, workers):
+    store = MemoryStateStore()
+    state = FleetState(store, VirtualClock())
+    assert await state.loads() == Loads()
+    many = Loads(
+        {f"k{n:05d}": n for n in range(leases)},
+        {f"w{n:05d}": WorkerUse(n, 400_000, -1) for n in range(workers)},
+    )
+    await state.write_loads(many)
+    assert len(await store.list("loads")) == (8 if min(leases, workers) == 1 else 16)
+    assert await state.loads() == many
 
 
-def test_a_pin_of_an_earlier_incarnation_is_replaced():
-    async def main():
-        state = FleetState(MemoryStateStore(), VirtualClock())
-        assert await state.pin("k", instant_ms=5, created_ms=1) == 5
-        assert await state.pin("k", instant_ms=7, created_ms=1) == 5
-        assert await state.pin("k", instant_ms=9, created_ms=2) == 9
-
-    run_virtual(main())
+@virtual
+async def test_a_pin_of_an_earlier_incarnation_is_replaced():
+    state = FleetState(MemoryStateStore(), VirtualClock())
+    assert await state.pin("k", instant_ms=5, created_ms=1) == 5
+    assert await state.pin("k", instant_ms=7, created_ms=1) == 5
+    assert await state.pin("k", instant_ms=9, created_ms=2) == 9
 
 
-def test_a_pin_whose_answer_was_lost_holds():
-    async def main():
-        state = FleetState(LostReplies(), VirtualClock())
-        assert await state.pin("k", instant_ms=5, created_ms=1) == 5
-
-    run_virtual(main())
+@virtual
+async def test_a_pin_whose_answer_was_lost_holds():
+    state = FleetState(LostReplies(), VirtualClock())
+    assert await state.pin("k", instant_ms=5, created_ms=1) == 5
 
 
-def test_a_pause_that_lands_once_more_pauses_nothing_that_was_resumed():
+@virtual
+async def test_a_pause_that_lands_once_more_pauses_nothing_that_was_resumed():
     """Seed 454: a copy of the first write waits for no document, and must never find none."""
-
-    async def main():
-        store = LandsTwice()
-        record, pause = PauseRecord(store), Pause("ann", 5, "why not")
-        await record.change(lambda pauses: pauses.with_leases(["1"], pause))
-        await record.change(lambda pauses: pauses.without_leases(["1"]))
-        await store.land_copies()
-        assert await record.read() == Pauses()
-
-    run_virtual(main())
+    store = LandsTwice()
+    record, pause = PauseRecord(store), Pause("ann", 5, "why not")
+    await record.change(lambda pauses: pauses.with_leases(["1"], pause))
+    await record.change(lambda pauses: pauses.without_leases(["1"]))
+    await store.land_copies()
+    assert await record.read() == Pauses()
 
 
 @pytest.mark.parametrize("before", [0, 1], ids=["the first of all", "after another"])
-def test_a_pause_that_lands_behind_a_resume_that_found_nothing_pauses_nothing(before):
+@virtual
+async def test_a_pause_that_lands_behind_a_resume_that_found_nothing_pauses_nothing(before):
     """A command was killed while its write was on the way; who resumes may be there before it."""
 
     class LandsLate(MemoryStateStore):
@@ -212,66 +194,55 @@ def test_a_pause_that_lands_behind_a_resume_that_found_nothing_pauses_nothing(be
                 raise asyncio.CancelledError
             return await super().write(*words, **options)
 
-    async def main():
-        store = LandsLate()
-        record, pause = PauseRecord(store), Pause("ann", 5, "why not")
-        for _ in range(before):
-            await record.change(lambda pauses: pauses.with_leases(["0"], pause))
-            await record.change(lambda pauses: pauses.without_leases(["0"]))
-        store.late = "next"
-        with pytest.raises(asyncio.CancelledError):
-            await record.change(lambda pauses: pauses.with_leases(["1"], pause))
-        await record.change(lambda pauses: pauses.without_leases(["1"]))
-        await store.late()
-        assert await record.read() == Pauses()
-
-    run_virtual(main())
+    store = LandsLate()
+    record, pause = PauseRecord(store), Pause("ann", 5, "why not")
+    for _ in range(before):
+        await record.change(lambda pauses: pauses.with_leases(["0"], pause))
+        await record.change(lambda pauses: pauses.without_leases(["0"]))
+    store.late = "next"
+    with pytest.raises(asyncio.CancelledError):
+        await record.change(lambda pauses: pauses.with_leases(["1"], pause))
+    await record.change(lambda pauses: pauses.without_leases(["1"]))
+    await store.late()
+    assert await record.read() == Pauses()
 
 
-def test_a_stop_that_lands_once_more_stops_no_shard_that_was_resumed():
-    async def main():
-        store = LandsTwice()
-        state = FleetState(store, VirtualClock())
-        stop = StopNote(
-            lease_key="k", position="1", error="bad", attempts=5, worker_id="w", at_ms=1
-        )
-        await state.write_stop(stop)
-        assert await state.resume("k")
-        await store.land_copies()
-        assert await state.stop("k") is None
-
-    run_virtual(main())
+@virtual
+async def test_a_stop_that_lands_once_more_stops_no_shard_that_was_resumed():
+    store = LandsTwice()
+    state = FleetState(store, VirtualClock())
+    stop = StopNote(lease_key="k", position="1", error="bad", attempts=5, worker_id="w", at_ms=1)
+    await state.write_stop(stop)
+    assert await state.resume("k")
+    await store.land_copies()
+    assert await state.stop("k") is None
 
 
-def test_notes_and_stops_are_read_back_as_written():
-    async def main():
-        state = FleetState(MemoryStateStore(), VirtualClock())
-        note = CrashNote(lease_key="k", first="12:3", last="13:0", count=4, crashes=1, is_open=True)
-        stop = StopNote(
-            lease_key="k", position="12:3", error="ValueError", attempts=5, worker_id="w", at_ms=1
-        )
-        await state.write_note(note)
-        await state.write_note(note)
-        await state.write_stop(stop)
-        assert await state.note("k") == note
-        assert list(await state.stops()) == [stop]
-        assert await state.resume("k")
-        assert not await state.resume("k")
-        assert await state.stop("k") is None
-
-    run_virtual(main())
+@virtual
+async def test_notes_and_stops_are_read_back_as_written():
+    state = FleetState(MemoryStateStore(), VirtualClock())
+    note = CrashNote(lease_key="k", first="12:3", last="13:0", count=4, crashes=1, is_open=True)
+    stop = StopNote(
+        lease_key="k", position="12:3", error="ValueError", attempts=5, worker_id="w", at_ms=1
+    )
+    await state.write_note(note)
+    await state.write_note(note)
+    await state.write_stop(stop)
+    assert await state.note("k") == note
+    assert list(await state.stops()) == [stop]
+    assert await state.resume("k")
+    assert not await state.resume("k")
+    assert await state.stop("k") is None
 
 
-def test_a_stream_of_the_same_name_but_another_birth_is_refused():
-    async def main():
-        state = FleetState(MemoryStateStore(), VirtualClock())
-        await state.check_incarnation(StreamIncarnation(MEMORY_STREAM_ARN, 1))
-        await state.check_incarnation(StreamIncarnation(MEMORY_STREAM_ARN, 1))
-        with pytest.raises(StreamReplaced):
-            await state.check_incarnation(StreamIncarnation(MEMORY_STREAM_ARN, 2))
-        assert await state.known_incarnation() == StreamIncarnation(MEMORY_STREAM_ARN, 1)
-
-    run_virtual(main())
+@virtual
+async def test_a_stream_of_the_same_name_but_another_birth_is_refused():
+    state = FleetState(MemoryStateStore(), VirtualClock())
+    await state.check_incarnation(StreamIncarnation(MEMORY_STREAM_ARN, 1))
+    await state.check_incarnation(StreamIncarnation(MEMORY_STREAM_ARN, 1))
+    with pytest.raises(StreamReplaced):
+        await state.check_incarnation(StreamIncarnation(MEMORY_STREAM_ARN, 2))
+    assert await state.known_incarnation() == StreamIncarnation(MEMORY_STREAM_ARN, 1)
 
 
 @pytest.mark.parametrize(
@@ -279,30 +250,28 @@ def test_a_stream_of_the_same_name_but_another_birth_is_refused():
     [(0, True, "{}", 1), (3, True, "{}", 4), (1, False, '{"n":2}', None), (3, False, "{}", None)],
     ids=["the first", "a later one", "another one's", "the same as before, and refused"],
 )
-def test_a_window_whose_answer_was_lost_is_ours_if_it_is_there_and_one_version_newer(
+@virtual
+async def test_a_window_whose_answer_was_lost_is_ours_if_it_is_there_and_one_version_newer(
     versions, lands, state, now
 ):
-    async def main():
-        store = MemoryStateStore()
-        note = WindowNote(lease_key="k", since="1:0", through="2:0", start_ms=0, state="{}")
-        for version in range(versions):
-            there = replace(note, state=state)
-            assert await FleetState(store, VirtualClock()).replace_beside(
-                WINDOW, there, version or None
-            )
-        write = store.write
+    store = MemoryStateStore()
+    note = WindowNote(lease_key="k", since="1:0", through="2:0", start_ms=0, state="{}")
+    for version in range(versions):
+        there = replace(note, state=state)
+        assert await FleetState(store, VirtualClock()).replace_beside(
+            WINDOW, there, version or None
+        )
+    write = store.write
 
-        async def unanswered(*asked, **options):
-            if lands:
-                await write(*asked, **options)
-            raise OutcomeUnknown
+    async def unanswered(*asked, **options):
+        if lands:
+            await write(*asked, **options)
+        raise OutcomeUnknown
 
-        store.write = unanswered
-        call = FleetState(store, VirtualClock()).replace_beside(WINDOW, note, versions or None)
-        if now is not None:
-            assert await call == now
-        else:
-            with pytest.raises(OutcomeUnknown):
-                await call
-
-    run_virtual(main())
+    store.write = unanswered
+    call = FleetState(store, VirtualClock()).replace_beside(WINDOW, note, versions or None)
+    if now is not None:
+        assert await call == now
+    else:
+        with pytest.raises(OutcomeUnknown):
+            await call

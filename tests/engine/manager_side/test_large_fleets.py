@@ -5,8 +5,8 @@ from shardfleet.domain.leases.sync import LeaseSyncPlan
 from shardfleet.domain.reasons import EmptyTable
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.engine.retry import CALLS_AT_ONCE
-from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet
+from tests.virtual import virtual
 
 
 class Gauge:
@@ -27,15 +27,13 @@ class Gauge:
             self._running -= 1
 
 
-def test_many_slots_are_started_some_at_a_time_and_never_more():
-    async def main():
-        fleet = Fleet(leases_per_worker=4, min_workers=40, max_workers=40)
-        gauge = fleet.launcher.start = Gauge(fleet.clock, fleet.launcher.start)
-        await fleet.manager.turn()
-        assert gauge.total == 40
-        assert gauge.most == CALLS_AT_ONCE
-
-    run_virtual(main())
+@virtual
+async def test_many_slots_are_started_some_at_a_time_and_never_more():
+    fleet = Fleet(leases_per_worker=4, min_workers=40, max_workers=40)
+    gauge = fleet.launcher.start = Gauge(fleet.clock, fleet.launcher.start)
+    await fleet.manager.turn()
+    assert gauge.total == 40
+    assert gauge.most == CALLS_AT_ONCE
 
 
 def a_lease_to_create(key, *parents):

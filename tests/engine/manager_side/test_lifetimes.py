@@ -23,10 +23,10 @@ from shardfleet.engine.state.beside import generation_of, raise_generation
 from shardfleet.engine.state.kinds import GLANCES, HANDOVERS, OF_A_LEASE, SIGHTINGS, SUSPECTS
 from shardfleet.engine.state.rows import read_rows
 from shardfleet.errors import ShardfleetError, Throttled
-from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.memory import MemoryStateStore
 from tests.engine.manager_side.fleet_kit import Fleet, four_shards, shard
 from tests.engine.state.documents_kit import FIXTURES, VERSION, kept
+from tests.virtual import virtual
 
 DRAWN = int(os.environ.get("SHARDFLEET_TEST_DRAWN", "30"))
 RESHARDS, REWINDS = 10 * DRAWN, DRAWN
@@ -212,36 +212,34 @@ async def kept_beyond(fleet):
     }
 
 
-def test_documents_and_rows_are_bounded_by_the_living_leases_after_any_reshards_and_rewinds():
-    async def main():
-        rng = random.Random(45)
-        fleet = Fleet(four_shards(), leases_per_worker=100, min_workers=2, max_workers=2)
-        fleet.store = Refusing()
-        fleet.state = type(fleet.state)(fleet.store, fleet.clock)
-        fleet.manager = LeaseManager(fleet.config, fleet.ports())
-        stream, workers, rewinds = Stream(fleet, rng), Workers(fleet, rng), 0
-        while stream.reshards < RESHARDS or rewinds < REWINDS:
-            for _ in range(rng.randrange(9)):
-                stream.reshard()
-            await minute(fleet, workers, refuses=rng.choice(REFUSED))
-            if rewinds * RESHARDS < stream.reshards * REWINDS:
-                rewinds += 1
-                await rewind(fleet, rng)
-            stream.let_go()
-            workers.written = {e for e in workers.written if e[1] in fleet.leases.leases}
-            assert not workers.written - fleet.store.documents.keys()
-        for _ in range(90):  # A generation is kept for an hour.
-            await minute(fleet, workers)
-            stream.let_go()
-        assert await kept_beyond(fleet) == {}
-        made = Counter(each.lease_key for each in fleet.named("LeaseCreated"))
-        assert [key for key, times in made.items() if times > 1] == []
-        assert fleet.store.refused
-        most = max(len(fleet.leases.leases), PLACE_DOCUMENTS)
-        counted = Counter(kind for kind, _ in fleet.store.documents)
-        assert {kind: count for kind, count in counted.items() if count > most} == {}
-
-    run_virtual(main())
+@virtual
+async def test_documents_and_rows_are_bounded_by_the_living_leases_after_any_reshards_and_rewinds():
+    rng = random.Random(45)
+    fleet = Fleet(four_shards(), leases_per_worker=100, min_workers=2, max_workers=2)
+    fleet.store = Refusing()
+    fleet.state = type(fleet.state)(fleet.store, fleet.clock)
+    fleet.manager = LeaseManager(fleet.config, fleet.ports())
+    stream, workers, rewinds = Stream(fleet, rng), Workers(fleet, rng), 0
+    while stream.reshards < RESHARDS or rewinds < REWINDS:
+        for _ in range(rng.randrange(9)):
+            stream.reshard()
+        await minute(fleet, workers, refuses=rng.choice(REFUSED))
+        if rewinds * RESHARDS < stream.reshards * REWINDS:
+            rewinds += 1
+            await rewind(fleet, rng)
+        stream.let_go()
+        workers.written = {e for e in workers.written if e[1] in fleet.leases.leases}
+        assert not workers.written - fleet.store.documents.keys()
+    for _ in range(90):  # A generation is kept for an hour.
+        await minute(fleet, workers)
+        stream.let_go()
+    assert await kept_beyond(fleet) == {}
+    made = Counter(each.lease_key for each in fleet.named("LeaseCreated"))
+    assert [key for key, times in made.items() if times > 1] == []
+    assert fleet.store.refused
+    most = max(len(fleet.leases.leases), PLACE_DOCUMENTS)
+    counted = Counter(kind for kind, _ in fleet.store.documents)
+    assert {kind: count for kind, count in counted.items() if count > most} == {}
 
 
 CLOSED = shard(0, 0, 16, closed=True)
@@ -274,27 +272,24 @@ def test_a_shard_is_over_without_a_lease_only_if_none_will_be_made(
     assert not is_over("imported", leases=(), graph=ShardGraph(SPLIT), finished=())
 
 
-def test_of_a_lease_that_is_about_to_be_made_anew_the_generation_stays():
+@virtual
+async def test_of_a_lease_that_is_about_to_be_made_anew_the_generation_stays():
     """`shardfleet rewind` raises it, and makes the lease of a shard that was done with."""
-
-    async def main():
-        fleet = Fleet(SPLIT)
+    fleet = Fleet(SPLIT)
+    await fleet.manager.turn()
+    leases = fleet.leases.leases
+    leases[key_of(0)] = replace(leases[key_of(0)], checkpoint=AT_SHARD_END)
+    await fleet.manager.turn()
+    for number in (4, 5):
+        begun = replace(leases[key_of(number)], checkpoint=ExtendedSequenceNumber("500"))
+        leases[key_of(number)] = begun
+    await fleet.manager.turn()
+    assert key_of(0) not in leases
+    assert key_of(0) in await fleet.state.finished()
+    await raise_generation(fleet.store, key_of(0), now_ms=fleet.clock.now_ms())
+    for minutes in (59, 2):
+        assert (await generation_of(fleet.store, key_of(0))).number
+        await fleet.clock.sleep_ms(minutes * 60_000)
+        fleet.manager = LeaseManager(fleet.config, fleet.ports())
         await fleet.manager.turn()
-        leases = fleet.leases.leases
-        leases[key_of(0)] = replace(leases[key_of(0)], checkpoint=AT_SHARD_END)
-        await fleet.manager.turn()
-        for number in (4, 5):
-            begun = replace(leases[key_of(number)], checkpoint=ExtendedSequenceNumber("500"))
-            leases[key_of(number)] = begun
-        await fleet.manager.turn()
-        assert key_of(0) not in leases
-        assert key_of(0) in await fleet.state.finished()
-        await raise_generation(fleet.store, key_of(0), now_ms=fleet.clock.now_ms())
-        for minutes in (59, 2):
-            assert (await generation_of(fleet.store, key_of(0))).number
-            await fleet.clock.sleep_ms(minutes * 60_000)
-            fleet.manager = LeaseManager(fleet.config, fleet.ports())
-            await fleet.manager.turn()
-        assert not (await generation_of(fleet.store, key_of(0))).number
-
-    run_virtual(main())
+    assert not (await generation_of(fleet.store, key_of(0))).number

@@ -13,6 +13,7 @@ from shardfleet.engine.state.ledger import Ledger
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
+from tests.virtual import virtual
 
 # So much is a dollar and a third; the fleet of the kit begins in the first minutes of a day.
 DOLLARS = Consumption(mb_ms=1_024_000 * 100_000)
@@ -34,85 +35,74 @@ async def a_turn(fleet):
     return await run_manager(fleet.config, fleet.ports(), run_ms=60_000)
 
 
-def test_a_fleet_without_a_budget_asks_no_table_about_money():
-    async def main():
-        fleet = Fleet(lag_objective_ms=60_000)
-        asked = []
-        listing = fleet.store.list
+@virtual
+async def test_a_fleet_without_a_budget_asks_no_table_about_money():
+    fleet = Fleet(lag_objective_ms=60_000)
+    asked = []
+    listing = fleet.store.list
 
-        async def listed(kind):
-            asked.append(kind)
-            return await listing(kind)
+    async def listed(kind):
+        asked.append(kind)
+        return await listing(kind)
 
-        fleet.store.list = listed
-        await running_fleet(fleet)
-        assert not [kind for kind in asked if kind.startswith("ledger")]
-        assert await RegimeRecord(fleet.store).read() is None
-
-    run_virtual(main())
+    fleet.store.list = listed
+    await running_fleet(fleet)
+    assert not [kind for kind in asked if kind.startswith("ledger")]
+    assert await RegimeRecord(fleet.store).read() is None
 
 
-def test_a_dear_fleet_rests_between_its_managers_turns_and_says_why():
-    async def main():
-        # One worker at most: nobody beats while a manager of the kit runs, so it gets a stand-in.
-        limits = {"leases_per_worker": 4, "max_workers": 1, "budget_cents_per_day": 200}
-        fleet = Fleet(manager_run_ms=50_000, **limits)
-        await running_fleet(fleet)
-        assert await a_turn(fleet) > 1
-        await spend(fleet)
-        await a_turn(fleet)
-        found = await RegimeRecord(fleet.store).read()
-        assert found.name is Regime.THRIFTY
-        assert "the budget is $2.00" in str(found.reason)
-        assert [e.regime for e in fleet.named("RegimeChosen")] == ["EAGER", "THRIFTY"]
-        assert await a_turn(fleet) == 1
-        turns = await History(fleet.store).turns(since_ms=0)
-        told = [str(e.reason) for turn in turns for e in turn.entries if e.what == "REGIME"]
-        assert told[-1].startswith("thrifty, the day comes to")
-
-    run_virtual(main())
+@virtual
+async def test_a_dear_fleet_rests_between_its_managers_turns_and_says_why():
+    # One worker at most: nobody beats while a manager of the kit runs, so it gets a stand-in.
+    limits = {"leases_per_worker": 4, "max_workers": 1, "budget_cents_per_day": 200}
+    fleet = Fleet(manager_run_ms=50_000, **limits)
+    await running_fleet(fleet)
+    assert await a_turn(fleet) > 1
+    await spend(fleet)
+    await a_turn(fleet)
+    found = await RegimeRecord(fleet.store).read()
+    assert found.name is Regime.THRIFTY
+    assert "the budget is $2.00" in str(found.reason)
+    assert [e.regime for e in fleet.named("RegimeChosen")] == ["EAGER", "THRIFTY"]
+    assert await a_turn(fleet) == 1
+    turns = await History(fleet.store).turns(since_ms=0)
+    told = [str(e.reason) for turn in turns for e in turn.entries if e.what == "REGIME"]
+    assert told[-1].startswith("thrifty, the day comes to")
 
 
-def test_a_choice_is_kept_with_the_turn_that_makes_it():
+@virtual
+async def test_a_choice_is_kept_with_the_turn_that_makes_it():
     """The invocation may end with it, and the next one knows nothing of it."""
-
-    async def main():
-        fleet = Fleet(budget_cents_per_day=200)
-        report = await fleet.manager.turn()
-        (turn,) = await History(fleet.store).turns(since_ms=0)
-        assert turn.at_ms == report.at_ms
-        assert "REGIME" in [entry.what for entry in turn.entries]
-
-    run_virtual(main())
+    fleet = Fleet(budget_cents_per_day=200)
+    report = await fleet.manager.turn()
+    (turn,) = await History(fleet.store).turns(since_ms=0)
+    assert turn.at_ms == report.at_ms
+    assert "REGIME" in [entry.what for entry in turn.entries]
 
 
-def test_a_thrifty_manager_stays_while_there_is_something_to_do():
-    async def main():
-        fleet = Fleet(leases_per_worker=4, budget_cents_per_day=200, manager_run_ms=50_000)
-        await running_fleet(fleet)
-        await spend(fleet)
+@virtual
+async def test_a_thrifty_manager_stays_while_there_is_something_to_do():
+    fleet = Fleet(leases_per_worker=4, budget_cents_per_day=200, manager_run_ms=50_000)
+    await running_fleet(fleet)
+    await spend(fleet)
+    await a_turn(fleet)
+    key = next(iter(fleet.leases.leases))
+    lease = fleet.leases.leases[key]
+    fleet.leases.leases[key] = replace(lease, lease_owner=None)
+    assert await a_turn(fleet) > 1
+    assert fleet.leases.leases[key].lease_owner
+
+
+@virtual
+async def test_thrift_keeps_no_more_workers_than_the_shards_need():
+    options = {"leases_per_worker": 4, "min_workers": 3, "scale_down_ms": 1_000}
+    fleet = Fleet(budget_cents_per_day=200, **options)
+    await running_fleet(fleet)
+    assert fleet.named("ManagerTurnDone")[-1].slots_wanted == 3
+    await spend(fleet)
+    for _ in range(5):
         await a_turn(fleet)
-        key = next(iter(fleet.leases.leases))
-        lease = fleet.leases.leases[key]
-        fleet.leases.leases[key] = replace(lease, lease_owner=None)
-        assert await a_turn(fleet) > 1
-        assert fleet.leases.leases[key].lease_owner
-
-    run_virtual(main())
-
-
-def test_thrift_keeps_no_more_workers_than_the_shards_need():
-    async def main():
-        options = {"leases_per_worker": 4, "min_workers": 3, "scale_down_ms": 1_000}
-        fleet = Fleet(budget_cents_per_day=200, **options)
-        await running_fleet(fleet)
-        assert fleet.named("ManagerTurnDone")[-1].slots_wanted == 3
-        await spend(fleet)
-        for _ in range(5):
-            await a_turn(fleet)
-        assert fleet.named("ManagerTurnDone")[-1].slots_wanted == 1
-
-    run_virtual(main())
+    assert fleet.named("ManagerTurnDone")[-1].slots_wanted == 1
 
 
 def test_a_spent_budget_goes_on_unless_asked_to_pause():
@@ -129,29 +119,27 @@ def test_a_spent_budget_goes_on_unless_asked_to_pause():
     assert "$1.33 of $1.00 are spent today" in pause.reason
 
 
-def test_a_fleet_paused_for_money_keeps_no_worker_and_its_manager_rests():
-    async def main():
-        fleet = Fleet(
-            leases_per_worker=4,
-            budget_cents_per_day=100,
-            over_budget="pause",
-            manager_run_ms=50_000,
-        )
-        await running_fleet(fleet)
-        await spend(fleet)
-        for _ in range(3):
-            await a_turn(fleet)
-            for key, lease in fleet.leases.leases.items():
-                fleet.leases.leases[key] = replace(lease, lease_owner=None)
-        for found in await fleet.state.slots():
-            ended = replace(found.slot, state=SlotState.ENDED, assigned=())
-            await fleet.state.write_slot(ended, found.version)
-        assert await run_manager(fleet.config, fleet.ports(), run_ms=60_000) == 1
-        done = fleet.named("ManagerTurnDone")[-1]
-        assert (done.slots_wanted, done.paused_leases) == (0, 4)
-        assert set(fleet.owners().values()) == {None}
-
-    run_virtual(main())
+@virtual
+async def test_a_fleet_paused_for_money_keeps_no_worker_and_its_manager_rests():
+    fleet = Fleet(
+        leases_per_worker=4,
+        budget_cents_per_day=100,
+        over_budget="pause",
+        manager_run_ms=50_000,
+    )
+    await running_fleet(fleet)
+    await spend(fleet)
+    for _ in range(3):
+        await a_turn(fleet)
+        for key, lease in fleet.leases.leases.items():
+            fleet.leases.leases[key] = replace(lease, lease_owner=None)
+    for found in await fleet.state.slots():
+        ended = replace(found.slot, state=SlotState.ENDED, assigned=())
+        await fleet.state.write_slot(ended, found.version)
+    assert await run_manager(fleet.config, fleet.ports(), run_ms=60_000) == 1
+    done = fleet.named("ManagerTurnDone")[-1]
+    assert (done.slots_wanted, done.paused_leases) == (0, 4)
+    assert set(fleet.owners().values()) == {None}
 
 
 def test_a_person_who_pauses_at_the_same_moment_is_not_written_over(monkeypatch):

@@ -15,9 +15,9 @@ from shardfleet.domain.refusals import RefusalKind
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import RightMissing
-from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet
 from tests.engine.single_answers import KINDS, LANDED, Fault
+from tests.virtual import virtual
 
 RUN_MS = 50_000
 # What an answer costs.
@@ -60,20 +60,17 @@ class AnsweredFleet(Fleet):
             self.renew(*[k for k, lease in self.leases.leases.items() if lease.lease_owner])
 
 
-def played(fault, *, run_ms=RUN_MS):
+@virtual
+async def played(fault, *, run_ms=RUN_MS):
     """Run one invocation; return the fleet, and how many turns were done."""
-
-    async def main():
-        fleet = AnsweredFleet(fault)
-        working = asyncio.create_task(fleet.work())
-        try:
-            turns = await run_manager(fleet.config, fleet.ports(), run_ms=run_ms)
-        finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
-        return fleet, turns
-
-    return run_virtual(main())
+    fleet = AnsweredFleet(fault)
+    working = asyncio.create_task(fleet.work())
+    try:
+        turns = await run_manager(fleet.config, fleet.ports(), run_ms=run_ms)
+    finally:
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+    return fleet, turns
 
 
 @cache

@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import Throttled
-from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.manager_side.fleet_kit import Fleet
+from tests.virtual import virtual
 
 HOUR_MS = 3_600_000
 HOLD_MS = 30_000  # 20 s between two turns, and 10 s
@@ -34,106 +35,88 @@ async def killed_after(ports, config, *, ms):
 
 
 @pytest.mark.parametrize("by_ms", [HOUR_MS, -HOUR_MS, 3_000, 0])
-def test_a_killed_manager_keeps_the_fleet_for_one_hold_whatever_its_clock_said(by_ms):
-    async def main():
-        fleet, other = managers_apart(by_ms)
-        await killed_after(other, fleet.config, ms=1_500)
-        most_ms = HOLD_MS + fleet.config.clock_skew_ms + 2_000
-        assert await run_manager(fleet.config, fleet.ports(), run_ms=most_ms) > 0
-
-    run_virtual(main())
+@virtual
+async def test_a_killed_manager_keeps_the_fleet_for_one_hold_whatever_its_clock_said(by_ms):
+    fleet, other = managers_apart(by_ms)
+    await killed_after(other, fleet.config, ms=1_500)
+    most_ms = HOLD_MS + fleet.config.clock_skew_ms + 2_000
+    assert await run_manager(fleet.config, fleet.ports(), run_ms=most_ms) > 0
 
 
 @pytest.mark.parametrize("by_ms", [HOUR_MS, -HOUR_MS])
-def test_the_sound_clock_may_be_the_killed_manager_s(by_ms):
-    async def main():
-        fleet, other = managers_apart(by_ms)
-        await killed_after(fleet.ports(), fleet.config, ms=1_500)
-        most_ms = HOLD_MS + fleet.config.clock_skew_ms + 2_000
-        assert await run_manager(fleet.config, other, run_ms=most_ms) > 0
-
-    run_virtual(main())
+@virtual
+async def test_the_sound_clock_may_be_the_killed_manager_s(by_ms):
+    fleet, other = managers_apart(by_ms)
+    await killed_after(fleet.ports(), fleet.config, ms=1_500)
+    most_ms = HOLD_MS + fleet.config.clock_skew_ms + 2_000
+    assert await run_manager(fleet.config, other, run_ms=most_ms) > 0
 
 
 @pytest.mark.parametrize("by_ms", [HOUR_MS, -HOUR_MS])
-def test_a_manager_that_prolongs_its_hold_is_not_run_over_by_one_that_is_locked_out(by_ms):
+@virtual
+async def test_a_manager_that_prolongs_its_hold_is_not_run_over_by_one_that_is_locked_out(by_ms):
     """Whose clock is behind waits; the other one's hold goes on, whichever of them is wrong."""
-
-    async def main():
-        fleet, other = managers_apart(by_ms)
-        ahead, behind = (other, fleet.ports()) if by_ms > 0 else (fleet.ports(), other)
-        first = asyncio.create_task(run_manager(fleet.config, ahead, run_ms=50_000))
-        await fleet.clock.sleep_ms(100)
-        assert await run_manager(fleet.config, behind, run_ms=48_000) == 0
-        assert await first == 3
-
-    run_virtual(main())
+    fleet, other = managers_apart(by_ms)
+    ahead, behind = (other, fleet.ports()) if by_ms > 0 else (fleet.ports(), other)
+    first = asyncio.create_task(run_manager(fleet.config, ahead, run_ms=50_000))
+    await fleet.clock.sleep_ms(100)
+    assert await run_manager(fleet.config, behind, run_ms=48_000) == 0
+    assert await first == 3
 
 
 @pytest.mark.parametrize("by_ms", [HOUR_MS, -HOUR_MS])
-def test_every_hold_has_a_greater_token_and_changes_hands_once(by_ms):
+@virtual
+async def test_every_hold_has_a_greater_token_and_changes_hands_once(by_ms):
     """Of two that live, the one ahead has it in the end, and the other one's token is outdated."""
-
-    async def main():
-        fleet, other = managers_apart(by_ms)
-        told = []
-        for _ in range(40):
-            for name, state in (("a", fleet.state), ("b", other.state)):
-                token = await state.take_lock(name, duration_ms=HOLD_MS, longest_ms=HOLD_MS)
-                told += [(name, token)] if token else []
-                await fleet.clock.sleep_ms(1_000)
-        assert all(one[1] < two[1] for one, two in pairwise(told))
-        assert sum(one[0] != two[0] for one, two in pairwise(told)) <= 1
-        assert told[-1][0] == ("b" if by_ms > 0 else "a")
-
-    run_virtual(main())
+    fleet, other = managers_apart(by_ms)
+    told = []
+    for _ in range(40):
+        for name, state in (("a", fleet.state), ("b", other.state)):
+            token = await state.take_lock(name, duration_ms=HOLD_MS, longest_ms=HOLD_MS)
+            told += [(name, token)] if token else []
+            await fleet.clock.sleep_ms(1_000)
+    assert all(one[1] < two[1] for one, two in pairwise(told))
+    assert sum(one[0] != two[0] for one, two in pairwise(told)) <= 1
+    assert told[-1][0] == ("b" if by_ms > 0 else "a")
 
 
-def test_an_end_within_reach_of_a_sound_clock_is_left_as_it_is():
-    async def main():
-        fleet = Fleet()
-        held = await fleet.state.take_lock("a", duration_ms=HOLD_MS, longest_ms=HOLD_MS)
-        assert await fleet.state.take_lock("b", duration_ms=1, longest_ms=HOLD_MS) is None
-        assert (await fleet.store.read("lock", "manager")).version == held
-
-    run_virtual(main())
+@virtual
+async def test_an_end_within_reach_of_a_sound_clock_is_left_as_it_is():
+    fleet = Fleet()
+    held = await fleet.state.take_lock("a", duration_ms=HOLD_MS, longest_ms=HOLD_MS)
+    assert await fleet.state.take_lock("b", duration_ms=1, longest_ms=HOLD_MS) is None
+    assert (await fleet.store.read("lock", "manager")).version == held
 
 
-def test_an_invocation_that_was_locked_out_says_so():
-    async def main():
-        fleet, other = managers_apart(0)
-        first = asyncio.create_task(run_manager(fleet.config, other, run_ms=50_000))
-        await fleet.clock.sleep_ms(100)
-        assert await run_manager(fleet.config, fleet.ports(), run_ms=30_000) == 0
-        (told,) = fleet.named("ManagerLockedOut")
-        assert (told.waited_ms, told.reason) == (30_000, "another manager holds the turn lock")
-        await first
-
-    run_virtual(main())
+@virtual
+async def test_an_invocation_that_was_locked_out_says_so():
+    fleet, other = managers_apart(0)
+    first = asyncio.create_task(run_manager(fleet.config, other, run_ms=50_000))
+    await fleet.clock.sleep_ms(100)
+    assert await run_manager(fleet.config, fleet.ports(), run_ms=30_000) == 0
+    (told,) = fleet.named("ManagerLockedOut")
+    assert (told.waited_ms, told.reason) == (30_000, "another manager holds the turn lock")
+    await first
 
 
-def test_a_table_that_does_not_answer_is_named_as_the_reason():
-    async def main():
-        fleet = Fleet()
+@virtual
+async def test_a_table_that_does_not_answer_is_named_as_the_reason():
+    fleet = Fleet()
 
-        async def refuse(kind, name):
-            raise Throttled("state table")
+    async def refuse(kind, name):
+        raise Throttled("state table")
 
-        fleet.store.read = refuse
-        assert await run_manager(fleet.config, fleet.ports(), run_ms=30_000) == 0
-        (told,) = fleet.named("ManagerLockedOut")
-        assert told.reason == "Throttled: state table"
-
-    run_virtual(main())
+    fleet.store.read = refuse
+    assert await run_manager(fleet.config, fleet.ports(), run_ms=30_000) == 0
+    (told,) = fleet.named("ManagerLockedOut")
+    assert told.reason == "Throttled: state table"
 
 
-def test_an_overlap_of_a_few_seconds_is_no_news():
-    async def main():
-        fleet, other = managers_apart(0)
-        first = asyncio.create_task(run_manager(fleet.config, other, run_ms=10_000))
-        await fleet.clock.sleep_ms(100)
-        assert await run_manager(fleet.config, fleet.ports(), run_ms=50_000) > 0
-        assert not fleet.named("ManagerLockedOut")
-        await first
-
-    run_virtual(main())
+@virtual
+async def test_an_overlap_of_a_few_seconds_is_no_news():
+    fleet, other = managers_apart(0)
+    first = asyncio.create_task(run_manager(fleet.config, other, run_ms=10_000))
+    await fleet.clock.sleep_ms(100)
+    assert await run_manager(fleet.config, fleet.ports(), run_ms=50_000) > 0
+    assert not fleet.named("ManagerLockedOut")
+    await first

@@ -15,6 +15,7 @@ from shardfleet.engine.state.kinds import FINISHED as FINISHED_KIND
 from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet, shard
+from tests.virtual import virtual
 
 # 1,000 writes of 60 ms take as long as the 10,000 of 6 ms at which the trouble was found, and
 # a turn over them a tenth of the time. All of it: SHARDFLEET_TEST_FINISHED=10000 …_SEEDS=100.
@@ -120,73 +121,66 @@ def test_a_lost_owner_is_replaced_in_time_while_there_is_much_to_clean_up_and_ca
     assert len(late) <= SEEDS // 100, (sorted(took_ms), len(late))
 
 
-def test_what_can_wait_ends_when_its_time_is_over_and_goes_on_in_the_next_turn():
-    async def main():
-        fleet, _, leases, _ = slow_fleet(1)
-        await running_fleet(fleet)
-        finish_many(fleet)
-        fleet.manager = LeaseManager(fleet.config, replace(fleet.ports(), leases=leases))
-        left = []
-        for _ in range(2):
-            await fleet.manager.turn()
-            left.append(len(fleet.leases.leases))
-        cut = fleet.named("ManagerStepCut")
-        assert [each.step for each in cut] == ["clean-up", "clean-up"]
-        assert f"{left[0] - 4} calls were left" in cut[0].reason
-        in_a_box = CALLS_AT_ONCE * (LATER_MS // WRITE_MS + 1)
-        assert left == [FINISHED + 4 - in_a_box, FINISHED + 4 - 2 * in_a_box]
-
-    run_virtual(main())
+@virtual
+async def test_what_can_wait_ends_when_its_time_is_over_and_goes_on_in_the_next_turn():
+    fleet, _, leases, _ = slow_fleet(1)
+    await running_fleet(fleet)
+    finish_many(fleet)
+    fleet.manager = LeaseManager(fleet.config, replace(fleet.ports(), leases=leases))
+    left = []
+    for _ in range(2):
+        await fleet.manager.turn()
+        left.append(len(fleet.leases.leases))
+    cut = fleet.named("ManagerStepCut")
+    assert [each.step for each in cut] == ["clean-up", "clean-up"]
+    assert f"{left[0] - 4} calls were left" in cut[0].reason
+    in_a_box = CALLS_AT_ONCE * (LATER_MS // WRITE_MS + 1)
+    assert left == [FINISHED + 4 - in_a_box, FINISHED + 4 - 2 * in_a_box]
 
 
 @pytest.mark.parametrize("error", [Throttled, OutcomeUnknown])
-def test_a_step_that_fails_is_told_and_keeps_no_other_from_being_done(error):
+@virtual
+async def test_a_step_that_fails_is_told_and_keeps_no_other_from_being_done(error):
     """Only what is refused for certain is tried again: of the rest nobody knows."""
+    fleet = Fleet(newer_shards(), leases_per_worker=4)
+    await fleet.manager.turn()
+    await fleet.beat("s0001")
+    finish_many(fleet)
+    apply, tried = fleet.leases.apply, []
 
-    async def main():
-        fleet = Fleet(newer_shards(), leases_per_worker=4)
+    async def failing(change):
+        if change.operation != "delete":
+            return await apply(change)
+        tried.append(change.lease_key)
+        raise error("no")
+
+    fleet.leases.apply = failing
+    with pytest.raises(error, match="no"):
         await fleet.manager.turn()
-        await fleet.beat("s0001")
-        finish_many(fleet)
-        apply, tried = fleet.leases.apply, []
-
-        async def failing(change):
-            if change.operation != "delete":
-                return await apply(change)
-            tried.append(change.lease_key)
-            raise error("no")
-
-        fleet.leases.apply = failing
-        with pytest.raises(error, match="no"):
-            await fleet.manager.turn()
-        (cut,) = fleet.named("ManagerStepCut")
-        assert (cut.step, cut.reason) == ("clean-up", f"{error.__name__}: no")
-        attempts = ATTEMPTS_MOST if error is Throttled else 1
-        assert len(tried) == CALLS_AT_ONCE * attempts
-        owned = [le for le in fleet.leases.leases.values() if le.lease_owner == "f-s0001"]
-        assert len(owned) == 4
-        assert len(fleet.named("ManagerTurnDone")) == 2
-
-    run_virtual(main())
+    (cut,) = fleet.named("ManagerStepCut")
+    assert (cut.step, cut.reason) == ("clean-up", f"{error.__name__}: no")
+    attempts = ATTEMPTS_MOST if error is Throttled else 1
+    assert len(tried) == CALLS_AT_ONCE * attempts
+    owned = [le for le in fleet.leases.leases.values() if le.lease_owner == "f-s0001"]
+    assert len(owned) == 4
+    assert len(fleet.named("ManagerTurnDone")) == 2
 
 
-def test_nothing_is_created_or_deleted_unless_it_is_kept_what_is_done_with():
-    async def main():
-        fleet = Fleet(leases_per_worker=4)
-        write = fleet.store.write
+@virtual
+async def test_nothing_is_created_or_deleted_unless_it_is_kept_what_is_done_with():
+    fleet = Fleet(leases_per_worker=4)
+    write = fleet.store.write
 
-        async def failing(kind, *arguments, **options):
-            if kind == FINISHED_KIND:
-                raise Throttled("no")
-            return await write(kind, *arguments, **options)
+    async def failing(kind, *arguments, **options):
+        if kind == FINISHED_KIND:
+            raise Throttled("no")
+        return await write(kind, *arguments, **options)
 
-        fleet.store.write = failing
-        with pytest.raises(Throttled):
-            await fleet.manager.turn()
-        assert [each.step for each in fleet.named("ManagerStepCut")] == ["lineage"]
-        assert not fleet.leases.leases
-        fleet.store.write = write
+    fleet.store.write = failing
+    with pytest.raises(Throttled):
         await fleet.manager.turn()
-        assert len(fleet.leases.leases) == 4
-
-    run_virtual(main())
+    assert [each.step for each in fleet.named("ManagerStepCut")] == ["lineage"]
+    assert not fleet.leases.leases
+    fleet.store.write = write
+    await fleet.manager.turn()
+    assert len(fleet.leases.leases) == 4

@@ -11,12 +11,13 @@ from shardfleet.engine.state.kinds import GLANCES
 from shardfleet.engine.state.rows import read_rows
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.errors import KeyDenied
-from shardfleet_testkit.clock import run_virtual
 from tests.engine.manager_side.test_prober import SleepingFleet, key
 from tests.engine.worker_side.steps_kit import Stepped, Steps
+from tests.virtual import virtual
 
 
-def test_a_manager_that_dies_at_any_step_of_a_waking_is_made_up_for_by_the_next_one():
+@virtual
+async def test_a_manager_that_dies_at_any_step_of_a_waking_is_made_up_for_by_the_next_one():
     async def died_at(act_at):
         fleet = SleepingFleet()
         await fleet.put_to_sleep(0, 1)
@@ -48,57 +49,48 @@ def test_a_manager_that_dies_at_any_step_of_a_waking_is_made_up_for_by_the_next_
         assert fleet.owners() == {0: None, 1: "f-s0001"}
         return is_over
 
-    async def main():
-        act_at = 0
-        while not await died_at(act_at):
-            act_at += 1
-        assert act_at > 40
-
-    run_virtual(main())
+    act_at = 0
+    while not await died_at(act_at):
+        act_at += 1
+    assert act_at > 40
 
 
-def test_a_woken_shard_is_told_with_how_long_it_slept():
-    async def main():
-        fleet = SleepingFleet()
-        await fleet.put_to_sleep(0, 1)
+@virtual
+async def test_a_woken_shard_is_told_with_how_long_it_slept():
+    fleet = SleepingFleet()
+    await fleet.put_to_sleep(0, 1)
+    await fleet.clock.sleep_ms(60_000)
+    fleet.stream.put(b"1", shard_id=key(1))
+    await fleet.manager.turn()
+    assert [(e.lease_key, e.slept_ms) for e in fleet.named("LeaseWoken")] == [(key(1), 60_000)]
+
+
+@virtual
+async def test_a_look_between_two_turns_that_fails_is_told():
+    fleet = SleepingFleet(max_wake_ms=10_000)
+    await fleet.put_to_sleep(0, 1)
+
+    def fault(call):
+        if call.operation == "get_records" and call.at_ms == 5_000:
+            raise KeyDenied("check the key's policy")
+
+    fleet.stream.fault = fault
+    most_ms = fleet.config.max_manager_ms
+    assert await run_manager(fleet.config, fleet.ports(), run_ms=most_ms) == 1
+    (failed,) = fleet.named("ManagerTurnFailed")
+    assert failed.error == "KeyDenied: check the key's policy"
+    assert fleet.woken() == {}
+
+
+@virtual
+async def test_looks_at_what_no_longer_sleeps_are_not_kept():
+    fleet = SleepingFleet()
+    await fleet.put_to_sleep(0, 1)
+    await fleet.manager.turn()
+    naps = {nap.lease_key: version for nap, version in await NapRecord(fleet.store).naps()}
+    assert await NapRecord(fleet.store).end(key(0), naps[key(0)])
+    for _ in range(5):
         await fleet.clock.sleep_ms(60_000)
-        fleet.stream.put(b"1", shard_id=key(1))
+        fleet.again()
         await fleet.manager.turn()
-        assert [(e.lease_key, e.slept_ms) for e in fleet.named("LeaseWoken")] == [(key(1), 60_000)]
-
-    run_virtual(main())
-
-
-def test_a_look_between_two_turns_that_fails_is_told():
-    async def main():
-        fleet = SleepingFleet(max_wake_ms=10_000)
-        await fleet.put_to_sleep(0, 1)
-
-        def fault(call):
-            if call.operation == "get_records" and call.at_ms == 5_000:
-                raise KeyDenied("check the key's policy")
-
-        fleet.stream.fault = fault
-        most_ms = fleet.config.max_manager_ms
-        assert await run_manager(fleet.config, fleet.ports(), run_ms=most_ms) == 1
-        (failed,) = fleet.named("ManagerTurnFailed")
-        assert failed.error == "KeyDenied: check the key's policy"
-        assert fleet.woken() == {}
-
-    run_virtual(main())
-
-
-def test_looks_at_what_no_longer_sleeps_are_not_kept():
-    async def main():
-        fleet = SleepingFleet()
-        await fleet.put_to_sleep(0, 1)
-        await fleet.manager.turn()
-        naps = {nap.lease_key: version for nap, version in await NapRecord(fleet.store).naps()}
-        assert await NapRecord(fleet.store).end(key(0), naps[key(0)])
-        for _ in range(5):
-            await fleet.clock.sleep_ms(60_000)
-            fleet.again()
-            await fleet.manager.turn()
-        assert (await read_rows(fleet.store, GLANCES)).keys() == {key(1)}
-
-    run_virtual(main())
+    assert (await read_rows(fleet.store, GLANCES)).keys() == {key(1)}

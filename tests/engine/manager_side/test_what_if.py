@@ -16,10 +16,10 @@ from shardfleet.domain.turn_log import Happening
 from shardfleet.errors import ConfigurationError
 from shardfleet_ops.explain.forecast import Question, what_if
 from shardfleet_ops.operate.read import read_snapshot
-from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.memory import SeededEntropy
 from tests.domain.builders import a_lease, a_shard
 from tests.engine.manager_side.fleet_kit import ARN, Fleet, running_fleet
+from tests.virtual import virtual
 
 NOW = 10_000_000
 QUARTERS = ("0-25", "25-50", "50-75", "75-100")
@@ -218,51 +218,47 @@ def test_what_the_fleet_has_not_is_refused_with_what_it_has(question, message):
         ask(a_snapshot((1, 1, 1, 1), [a_slot(1)]), **question)
 
 
-def test_what_the_forecast_says_is_what_the_manager_then_does():
-    async def main():
-        fleet = Fleet(leases_per_worker=4, min_workers=2)
-        await running_fleet(fleet)
-        found = await fleet.state.slot("s0002")
-        lost = replace(found.slot, state=SlotState.ENDED, assigned=())
-        await fleet.state.write_slot(lost, found.version)
-        forecast = await forecast_of(fleet)
-        fleet.events.events.clear()
-        await fleet.manager.turn()
-        done = [(e.lease_key, e.worker_id, e.reason) for e in fleet.named("LeaseAssigned")]
-        assert done
-        assert done == [
-            (e.subject, e.worker_id, e.reason)
-            for turn, e in forecast.steps
-            if turn == 1 and e.what is Happening.TAKEN_OVER
-        ]
-
-    run_virtual(main())
+@virtual
+async def test_what_the_forecast_says_is_what_the_manager_then_does():
+    fleet = Fleet(leases_per_worker=4, min_workers=2)
+    await running_fleet(fleet)
+    found = await fleet.state.slot("s0002")
+    lost = replace(found.slot, state=SlotState.ENDED, assigned=())
+    await fleet.state.write_slot(lost, found.version)
+    forecast = await forecast_of(fleet)
+    fleet.events.events.clear()
+    await fleet.manager.turn()
+    done = [(e.lease_key, e.worker_id, e.reason) for e in fleet.named("LeaseAssigned")]
+    assert done
+    assert done == [
+        (e.subject, e.worker_id, e.reason)
+        for turn, e in forecast.steps
+        if turn == 1 and e.what is Happening.TAKEN_OVER
+    ]
 
 
-def test_a_stopped_shard_asks_for_no_slot_in_a_forecast_either():
-    async def main():
-        fleet = Fleet(leases_per_worker=4)
-        await running_fleet(fleet)
-        stopped = min(fleet.leases.leases)
-        now_ms = fleet.clock.now_ms()
-        await fleet.state.write_stop(
-            StopNote(
-                lease_key=stopped,
-                position="5:0",
-                error="bad",
-                attempts=3,
-                worker_id="f-s0001",
-                at_ms=now_ms,
-            )
+@virtual
+async def test_a_stopped_shard_asks_for_no_slot_in_a_forecast_either():
+    fleet = Fleet(leases_per_worker=4)
+    await running_fleet(fleet)
+    stopped = min(fleet.leases.leases)
+    now_ms = fleet.clock.now_ms()
+    await fleet.state.write_stop(
+        StopNote(
+            lease_key=stopped,
+            position="5:0",
+            error="bad",
+            attempts=3,
+            worker_id="f-s0001",
+            at_ms=now_ms,
         )
-        lags = dict.fromkeys(fleet.leases.leases, 0) | {stopped: 600_000}
-        await fleet.state.update_slot(
-            "s0001",
-            lambda s: heartbeat(s, now_ms=now_ms, served_seq=s.assign_seq, lags_ms=lags),
-        )
-        forecast = await forecast_of(fleet)
-        report = await fleet.manager.turn()
-        assert report.plan.slots.wanted == 1
-        assert forecast.steps == ()
-
-    run_virtual(main())
+    )
+    lags = dict.fromkeys(fleet.leases.leases, 0) | {stopped: 600_000}
+    await fleet.state.update_slot(
+        "s0001",
+        lambda s: heartbeat(s, now_ms=now_ms, served_seq=s.assign_seq, lags_ms=lags),
+    )
+    forecast = await forecast_of(fleet)
+    report = await fleet.manager.turn()
+    assert report.plan.slots.wanted == 1
+    assert forecast.steps == ()

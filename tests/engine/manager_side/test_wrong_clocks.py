@@ -7,9 +7,10 @@ from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
+from tests.virtual import virtual
 
 HOUR_MS = 3_600_000
 
@@ -23,124 +24,107 @@ def ports_ahead(fleet, *, by_ms):
 
 @pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
 @pytest.mark.parametrize("is_second", [True, False])
-def test_nobody_who_renews_is_robbed_by_a_clock_that_is_an_hour_off(by_ms, is_second):
+@virtual
+async def test_nobody_who_renews_is_robbed_by_a_clock_that_is_an_hour_off(by_ms, is_second):
     """The counters stand still between the two readings, as between two renewals they do."""
-
-    async def main():
-        fleet = Fleet(leases_per_worker=4, min_workers=2)
-        await running_fleet(fleet)
-        wrong = LeaseManager(fleet.config, ports_ahead(fleet, by_ms=by_ms))
-        right = LeaseManager(fleet.config, fleet.ports())
-        one, other = (right, wrong) if is_second else (wrong, right)
-        before = fleet.owners()
-        await one.turn()
-        await fleet.clock.sleep_ms(2_000)
-        await other.turn()
-        assert fleet.owners() == before
-        assert fleet.named("ManagerTurnDone")[-1].expired_leases == 0
-
-    run_virtual(main())
+    fleet = Fleet(leases_per_worker=4, min_workers=2)
+    await running_fleet(fleet)
+    wrong = LeaseManager(fleet.config, ports_ahead(fleet, by_ms=by_ms))
+    right = LeaseManager(fleet.config, fleet.ports())
+    one, other = (right, wrong) if is_second else (wrong, right)
+    before = fleet.owners()
+    await one.turn()
+    await fleet.clock.sleep_ms(2_000)
+    await other.turn()
+    assert fleet.owners() == before
+    assert fleet.named("ManagerTurnDone")[-1].expired_leases == 0
 
 
-def test_nobody_is_robbed_when_the_clock_jumps_between_two_turns_of_one_manager():
-    async def main():
-        fleet = Fleet(leases_per_worker=4, min_workers=2)
-        await running_fleet(fleet)
-        await fleet.manager.turn()
-        before = fleet.owners()
-        await fleet.clock.sleep_ms(2_000)
-        fleet.clock.start_ms += HOUR_MS
-        await fleet.manager.turn()
-        assert fleet.owners() == before
-
-    run_virtual(main())
+@virtual
+async def test_nobody_is_robbed_when_the_clock_jumps_between_two_turns_of_one_manager():
+    fleet = Fleet(leases_per_worker=4, min_workers=2)
+    await running_fleet(fleet)
+    await fleet.manager.turn()
+    before = fleet.owners()
+    await fleet.clock.sleep_ms(2_000)
+    fleet.clock.start_ms += HOUR_MS
+    await fleet.manager.turn()
+    assert fleet.owners() == before
 
 
 @pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
-def test_nobody_is_robbed_when_the_clock_jumps_while_the_table_is_read(by_ms):
+@virtual
+async def test_nobody_is_robbed_when_the_clock_jumps_while_the_table_is_read(by_ms):
     """What was changed since the last reading is first seen after this one, not before it."""
+    fleet = Fleet(leases_per_worker=4, min_workers=2)
+    await running_fleet(fleet)
+    await fleet.manager.turn()
+    before = fleet.owners()
+    await fleet.clock.sleep_ms(2_000)
+    survey, leases = fleet.leases.survey, fleet.leases.leases
+    for key, lease in leases.items():
+        leases[key] = replace(lease, lease_counter=lease.lease_counter + 1)
 
-    async def main():
-        fleet = Fleet(leases_per_worker=4, min_workers=2)
-        await running_fleet(fleet)
+    async def jumping():
+        fleet.leases.survey = survey
+        fleet.clock.start_ms += by_ms
+        return await survey()
+
+    fleet.leases.survey = jumping
+    for _ in range(2):
         await fleet.manager.turn()
-        before = fleet.owners()
-        await fleet.clock.sleep_ms(2_000)
-        survey, leases = fleet.leases.survey, fleet.leases.leases
-        for key, lease in leases.items():
-            leases[key] = replace(lease, lease_counter=lease.lease_counter + 1)
-
-        async def jumping():
-            fleet.leases.survey = survey
-            fleet.clock.start_ms += by_ms
-            return await survey()
-
-        fleet.leases.survey = jumping
-        for _ in range(2):
-            await fleet.manager.turn()
-            assert fleet.owners() == before
-        assert all(turn.expired_leases == 0 for turn in fleet.named("ManagerTurnDone"))
-
-    run_virtual(main())
+        assert fleet.owners() == before
+    assert all(turn.expired_leases == 0 for turn in fleet.named("ManagerTurnDone"))
 
 
 @pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS, 0])
-def test_a_lost_owner_is_found_within_one_invocation_whoever_s_clock_is_wrong(by_ms):
+@virtual
+async def test_a_lost_owner_is_found_within_one_invocation_whoever_s_clock_is_wrong(by_ms):
     """Nothing kept is believed then, so that its own look must see a failover time go by."""
-
-    async def main():
-        fleet = Fleet(leases_per_worker=4, min_workers=2)
-        await running_fleet(fleet)
-        wrong = LeaseManager(fleet.config, ports_ahead(fleet, by_ms=by_ms))
-        await wrong.turn()
-        began_ms = fleet.clock.monotonic_ms()
-        await run_manager(fleet.config, fleet.ports(), run_ms=20_000)
-        found = [e for e in fleet.named("ManagerTurnDone") if e.expired_leases]
-        assert found
-        assert fleet.clock.monotonic_ms() - began_ms <= 20_000
-
-    run_virtual(main())
+    fleet = Fleet(leases_per_worker=4, min_workers=2)
+    await running_fleet(fleet)
+    wrong = LeaseManager(fleet.config, ports_ahead(fleet, by_ms=by_ms))
+    await wrong.turn()
+    began_ms = fleet.clock.monotonic_ms()
+    await run_manager(fleet.config, fleet.ports(), run_ms=20_000)
+    found = [e for e in fleet.named("ManagerTurnDone") if e.expired_leases]
+    assert found
+    assert fleet.clock.monotonic_ms() - began_ms <= 20_000
 
 
 @pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS])
-def test_the_tip_is_pinned_by_the_clock_of_the_stream(by_ms):
+@virtual
+async def test_the_tip_is_pinned_by_the_clock_of_the_stream(by_ms):
     """By a manager's own that is ahead, all that came until then would be left out."""
-
-    async def main():
-        fleet = Fleet(initial_position="LATEST")
-        fleet.stream.service_ms = fleet.clock.now_ms
-        await LeaseManager(fleet.config, ports_ahead(fleet, by_ms=by_ms)).turn()
-        pins = await fleet.store.list("pin")
-        assert len(pins) == 4
-        assert {pin.body["instant_ms"] for pin in pins} == {fleet.clock.now_ms() - 5_000}
-
-    run_virtual(main())
+    fleet = Fleet(initial_position="LATEST")
+    fleet.stream.service_ms = fleet.clock.now_ms
+    await LeaseManager(fleet.config, ports_ahead(fleet, by_ms=by_ms)).turn()
+    pins = await fleet.store.list("pin")
+    assert len(pins) == 4
+    assert {pin.body["instant_ms"] for pin in pins} == {fleet.clock.now_ms() - 5_000}
 
 
 @pytest.mark.parametrize("runs", [True, False])
 @pytest.mark.parametrize("has_leases", [True, False])
-def test_of_a_slot_whose_last_word_is_dated_ahead_the_execution_tells_whether_it_runs(
+@virtual
+async def test_of_a_slot_whose_last_word_is_dated_ahead_the_execution_tells_whether_it_runs(
     runs, has_leases
 ):
     """By that word it would count as alive until the manager's clock is there."""
-
-    async def main():
-        fleet = Fleet(leases_per_worker=4)
-        await running_fleet(fleet)
-        slot = await fleet.state.slot("s0001")
-        ahead = replace(slot.slot, heartbeat_ms=fleet.clock.now_ms() + 43 * 60_000)
-        await fleet.state.write_slot(ahead, slot.version)
-        if not has_leases:
-            for key, lease in fleet.leases.leases.items():
-                fleet.leases.leases[key] = replace(lease, lease_owner=None)
-        if not runs:
-            fleet.launcher.close("f-s0001-1-0")
-        for _ in range(3):
-            await fleet.clock.sleep_ms(1_000)
-            await fleet.manager.turn()
-        now = await fleet.slot("s0001")
-        assert now.start_epoch == (1 if runs else 2)
-        assert (now.state is SlotState.RUNNING) == runs
-        assert set(fleet.owners().values()) == {"f-s0001"}
-
-    run_virtual(main())
+    fleet = Fleet(leases_per_worker=4)
+    await running_fleet(fleet)
+    slot = await fleet.state.slot("s0001")
+    ahead = replace(slot.slot, heartbeat_ms=fleet.clock.now_ms() + 43 * 60_000)
+    await fleet.state.write_slot(ahead, slot.version)
+    if not has_leases:
+        for key, lease in fleet.leases.leases.items():
+            fleet.leases.leases[key] = replace(lease, lease_owner=None)
+    if not runs:
+        fleet.launcher.close("f-s0001-1-0")
+    for _ in range(3):
+        await fleet.clock.sleep_ms(1_000)
+        await fleet.manager.turn()
+    now = await fleet.slot("s0001")
+    assert now.start_epoch == (1 if runs else 2)
+    assert (now.state is SlotState.RUNNING) == runs
+    assert set(fleet.owners().values()) == {"f-s0001"}

@@ -27,6 +27,7 @@ from shardfleet_testkit.memory_stream import MemoryStream
 from tests.domain.builders import a_lease
 from tests.engine.manager_side.test_beside_kcl3 import BesideKcl3
 from tests.engine.manager_side.test_foreign_holders import JAVA
+from tests.virtual import virtual, within
 
 FROM, TO = Direction.FROM_JAVA, Direction.TO_JAVA
 WAIT_MS = 60_000
@@ -126,142 +127,125 @@ async def until(fleet, condition):
     raise AssertionError(fleet.held())
 
 
-def test_from_java_each_lease_is_handed_over_once_and_the_command_waits_for_javas_end():
-    async def work(fleet):
-        run = asyncio.create_task(fleet.migrate(FROM))
-        await until(fleet, fleet.is_rid_of_java)
-        assert fleet.switches() == {"take": 0, "initiate_handover": 16, "assign": 16}
-        await fleet.clock.sleep_ms(30_000)
-        assert fleet.told[-1].step is MigrationTask.AWAIT_JAVAS_END
-        assert set(fleet.kcl3.rows) == {JAVA}, "a slot was shown to Java's leader"
-        fleet.javas = False
-        assert (await run).step is MigrationTask.DONE
-        assert await fleet.state.prompts(), "the manager learns of it at its next turn only"
-        assert (await fleet.migrator().look()).is_hidden is False
-        assert set(fleet.held().values()) == {8}
-
-    moving(work)
-
-
-def test_back_to_java_each_lease_is_handed_over_once_and_the_fleet_is_drained():
-    async def work(fleet):
-        run = asyncio.create_task(fleet.migrate(FROM))
-        await until(fleet, fleet.is_rid_of_java)
-        fleet.leases.changes.clear()
-        run.cancel()
-        assert (await fleet.migrate(TO)).step is MigrationTask.DONE
-        assert fleet.held() == {JAVA: 16}
-        assert fleet.switches() == {"take": 0, "initiate_handover": 16, "assign": 16}
-        snapshot = await fleet.migrator().look()
-        assert (snapshot.alive, snapshot.is_paused, snapshot.is_hidden) == ([], True, False)
-        # Else the manager would start others in the place of the drained ones.
-        assert fleet.is_paused_at_drains == {True}
-
-    moving(work)
+@within(moving)
+async def test_from_java_each_lease_is_handed_over_once_and_the_command_waits_for_javas_end(
+    fleet, /
+):
+    run = asyncio.create_task(fleet.migrate(FROM))
+    await until(fleet, fleet.is_rid_of_java)
+    assert fleet.switches() == {"take": 0, "initiate_handover": 16, "assign": 16}
+    await fleet.clock.sleep_ms(30_000)
+    assert fleet.told[-1].step is MigrationTask.AWAIT_JAVAS_END
+    assert set(fleet.kcl3.rows) == {JAVA}, "a slot was shown to Java's leader"
+    fleet.javas = False
+    assert (await run).step is MigrationTask.DONE
+    assert await fleet.state.prompts(), "the manager learns of it at its next turn only"
+    assert (await fleet.migrator().look()).is_hidden is False
+    assert set(fleet.held().values()) == {8}
 
 
-def test_without_the_index_it_is_made_and_a_paused_fleet_is_resumed():
-    async def work(fleet):
-        fleet.index.found = IndexStatus.MISSING
-        operator = Operator(fleet.leases, fleet.state, fleet.clock)
-        await operator.pause(None, Pause("ann", 1))
-        run = asyncio.create_task(fleet.migrate(FROM))
-        await until(fleet, fleet.is_rid_of_java)
-        run.cancel()
-        assert [each.step for each in fleet.told[:3]] == [
-            MigrationTask.MAKE_INDEX,
-            MigrationTask.RESUME,
-            MigrationTask.HIDE,
-        ]
-        assert fleet.index.found is IndexStatus.ACTIVE
-
-    moving(work)
+@within(moving)
+async def test_back_to_java_each_lease_is_handed_over_once_and_the_fleet_is_drained(fleet, /):
+    run = asyncio.create_task(fleet.migrate(FROM))
+    await until(fleet, fleet.is_rid_of_java)
+    fleet.leases.changes.clear()
+    run.cancel()
+    assert (await fleet.migrate(TO)).step is MigrationTask.DONE
+    assert fleet.held() == {JAVA: 16}
+    assert fleet.switches() == {"take": 0, "initiate_handover": 16, "assign": 16}
+    snapshot = await fleet.migrator().look()
+    assert (snapshot.alive, snapshot.is_paused, snapshot.is_hidden) == ([], True, False)
+    # Else the manager would start others in the place of the drained ones.
+    assert fleet.is_paused_at_drains == {True}
 
 
-def test_what_a_kcl_2_holds_is_taken():
-    async def work(fleet):
-        fleet.shows, fleet.kcl3.rows = False, {}
-        run = asyncio.create_task(fleet.migrate(FROM))
-        await until(fleet, fleet.is_rid_of_java)
-        assert fleet.switches() == {"take": 16, "initiate_handover": 0, "assign": 0}
-        fleet.javas = False
-        assert (await run).step is MigrationTask.DONE
-
-    moving(work)
-
-
-def test_to_a_kcl_2_the_fleet_is_drained_and_the_leases_wait_for_it():
-    async def work(fleet):
-        fleet.shows, fleet.kcl3.rows = False, {}
-        run = asyncio.create_task(fleet.migrate(FROM))
-        await until(fleet, fleet.is_rid_of_java)
-        fleet.javas = False
-        await run
-        assert (await fleet.migrate(TO, within_ms=20_000)).step is MigrationTask.AWAIT_JAVA
-        assert fleet.held() == {None: 16}
-        fleet.javas = fleet.takes = True
-        assert (await fleet.migrate(TO)).step is MigrationTask.DONE
-        assert fleet.held() == {JAVA: 16}
-
-    moving(work)
+@within(moving)
+async def test_without_the_index_it_is_made_and_a_paused_fleet_is_resumed(fleet, /):
+    fleet.index.found = IndexStatus.MISSING
+    operator = Operator(fleet.leases, fleet.state, fleet.clock)
+    await operator.pause(None, Pause("ann", 1))
+    run = asyncio.create_task(fleet.migrate(FROM))
+    await until(fleet, fleet.is_rid_of_java)
+    run.cancel()
+    assert [each.step for each in fleet.told[:3]] == [
+        MigrationTask.MAKE_INDEX,
+        MigrationTask.RESUME,
+        MigrationTask.HIDE,
+    ]
+    assert fleet.index.found is IndexStatus.ACTIVE
 
 
-def test_leases_go_to_java_once_it_has_shown_a_sign_of_life():
+@within(moving)
+async def test_what_a_kcl_2_holds_is_taken(fleet, /):
+    fleet.shows, fleet.kcl3.rows = False, {}
+    run = asyncio.create_task(fleet.migrate(FROM))
+    await until(fleet, fleet.is_rid_of_java)
+    assert fleet.switches() == {"take": 16, "initiate_handover": 0, "assign": 0}
+    fleet.javas = False
+    assert (await run).step is MigrationTask.DONE
+
+
+@within(moving)
+async def test_to_a_kcl_2_the_fleet_is_drained_and_the_leases_wait_for_it(fleet, /):
+    fleet.shows, fleet.kcl3.rows = False, {}
+    run = asyncio.create_task(fleet.migrate(FROM))
+    await until(fleet, fleet.is_rid_of_java)
+    fleet.javas = False
+    await run
+    assert (await fleet.migrate(TO, within_ms=20_000)).step is MigrationTask.AWAIT_JAVA
+    assert fleet.held() == {None: 16}
+    fleet.javas = fleet.takes = True
+    assert (await fleet.migrate(TO)).step is MigrationTask.DONE
+    assert fleet.held() == {JAVA: 16}
+
+
+@within(moving)
+async def test_leases_go_to_java_once_it_has_shown_a_sign_of_life(fleet, /):
     """A worker that was killed has a fresh row for a minute (KCL 3.1), and nothing else."""
-
-    async def work(fleet):
-        before = asyncio.create_task(fleet.migrate(FROM))
-        await until(fleet, fleet.is_rid_of_java)
-        before.cancel()
-        await fleet.migrator().abort()
-        fleet.told.clear()
-        fleet.javas = False
-        run = asyncio.create_task(fleet.migrate(TO))
-        await fleet.clock.sleep_ms(20_000)
-        assert [each.step for each in fleet.told] == [MigrationTask.AWAIT_LIFE]
-        assert JAVA not in fleet.held()
-        fleet.javas = True
-        assert (await run).step is MigrationTask.DONE
-        assert fleet.held() == {JAVA: 16}
-
-    moving(work)
+    before = asyncio.create_task(fleet.migrate(FROM))
+    await until(fleet, fleet.is_rid_of_java)
+    before.cancel()
+    await fleet.migrator().abort()
+    fleet.told.clear()
+    fleet.javas = False
+    run = asyncio.create_task(fleet.migrate(TO))
+    await fleet.clock.sleep_ms(20_000)
+    assert [each.step for each in fleet.told] == [MigrationTask.AWAIT_LIFE]
+    assert JAVA not in fleet.held()
+    fleet.javas = True
+    assert (await run).step is MigrationTask.DONE
+    assert fleet.held() == {JAVA: 16}
 
 
-def test_who_renews_a_lease_lives():
-    async def work(fleet):
-        given = fleet.migrator()
-        await given.look()
-        await fleet.clock.sleep_ms(2_000)
-        assert JAVA not in (await given.look()).unproven
-
-    moving(work)
+@within(moving)
+async def test_who_renews_a_lease_lives(fleet, /):
+    given = fleet.migrator()
+    await given.look()
+    await fleet.clock.sleep_ms(2_000)
+    assert JAVA not in (await given.look()).unproven
 
 
-def test_what_others_do_not_do_in_time_ends_the_command_and_another_one_goes_on():
-    async def work(fleet):
-        fleet.hands_over = lambda owner: owner != JAVA
-        first = await fleet.migrate(FROM, within_ms=10_000)
-        assert (first.step, len(first.leases)) == (MigrationTask.AWAIT_HANDOVERS, 16)
-        assert {le.effective_owner for le in fleet.leases.leases.values()} == {JAVA}
-        fleet.hands_over = lambda _: True
-        again = asyncio.create_task(fleet.migrate(FROM))
-        await until(fleet, fleet.is_rid_of_java)
-        fleet.javas = False
-        assert (await again).step is MigrationTask.DONE
-
-    moving(work)
+@within(moving)
+async def test_what_others_do_not_do_in_time_ends_the_command_and_another_one_goes_on(fleet, /):
+    fleet.hands_over = lambda owner: owner != JAVA
+    first = await fleet.migrate(FROM, within_ms=10_000)
+    assert (first.step, len(first.leases)) == (MigrationTask.AWAIT_HANDOVERS, 16)
+    assert {le.effective_owner for le in fleet.leases.leases.values()} == {JAVA}
+    fleet.hands_over = lambda _: True
+    again = asyncio.create_task(fleet.migrate(FROM))
+    await until(fleet, fleet.is_rid_of_java)
+    fleet.javas = False
+    assert (await again).step is MigrationTask.DONE
 
 
-def test_a_migration_that_is_ended_lets_both_sides_share_again():
-    async def work(fleet):
-        run = asyncio.create_task(fleet.migrate(FROM))
-        await until(fleet, fleet.is_rid_of_java)
-        run.cancel()
-        assert await fleet.migrator().abort() is True
-        assert await fleet.migrator().abort() is False
-        await until(fleet, lambda: {"f-s0001", "f-s0002"} <= fleet.kcl3.rows.keys())
-
-    moving(work)
+@within(moving)
+async def test_a_migration_that_is_ended_lets_both_sides_share_again(fleet, /):
+    run = asyncio.create_task(fleet.migrate(FROM))
+    await until(fleet, fleet.is_rid_of_java)
+    run.cancel()
+    assert await fleet.migrator().abort() is True
+    assert await fleet.migrator().abort() is False
+    await until(fleet, lambda: {"f-s0001", "f-s0002"} <= fleet.kcl3.rows.keys())
 
 
 class Interrupted(Exception):
@@ -291,64 +275,62 @@ class Interrupted(Exception):
         (TO, MigrationTask.SHOW),
     ],
 )
-def test_interrupted_at_any_step_and_ended_each_lease_has_an_owner_that_lives(direction, task):
-    async def work(fleet):
-        def tell(step):
-            if step.step is task:
-                raise Interrupted
+@within(moving)
+async def test_interrupted_at_any_step_and_ended_each_lease_has_an_owner_that_lives(
+    fleet, /, direction, task
+):
+    def tell(step):
+        if step.step is task:
+            raise Interrupted
 
-        if direction is TO or task is MigrationTask.AWAIT_HIDDEN:
-            before = asyncio.create_task(fleet.migrate(FROM))
-            await until(fleet, fleet.is_rid_of_java)
-            before.cancel()
-            await fleet.migrator().abort()
-            await until(fleet, lambda: {"f-s0001", "f-s0002"} <= fleet.kcl3.rows.keys())
-        if task is MigrationTask.MAKE_INDEX:
-            fleet.index.found = IndexStatus.MISSING
-        if task in (MigrationTask.RESUME, MigrationTask.AWAIT_EXPIRY):
-            why = Pause("bob", fleet.clock.now_ms(), "-")
-            await Operator(fleet.leases, fleet.state, fleet.clock).pause(None, why)
-        if task is MigrationTask.AWAIT_INDEX:
-            fleet.index.found = IndexStatus.CREATING
-        fleet.stands_still = task is MigrationTask.AWAIT_SLOTS
-        fleet.hands_over = lambda _: task is not MigrationTask.AWAIT_HANDOVERS
-        if task in (MigrationTask.AWAIT_EXPIRY, MigrationTask.AWAIT_JAVA):
-            fleet.javas = False
-            await fleet.clock.sleep_ms(120_000)
-        with pytest.raises(Interrupted):
-            await fleet.migrator().run(direction, within_ms=WAIT_MS, tell=tell)
-        fleet.hands_over, fleet.stands_still = lambda _: True, False
-        # Who has been drained stays so; another worker of Java's takes what is free.
-        fleet.javas = fleet.takes = fleet.javas or task is MigrationTask.AWAIT_JAVA
+    if direction is TO or task is MigrationTask.AWAIT_HIDDEN:
+        before = asyncio.create_task(fleet.migrate(FROM))
+        await until(fleet, fleet.is_rid_of_java)
+        before.cancel()
         await fleet.migrator().abort()
+        await until(fleet, lambda: {"f-s0001", "f-s0002"} <= fleet.kcl3.rows.keys())
+    if task is MigrationTask.MAKE_INDEX:
+        fleet.index.found = IndexStatus.MISSING
+    if task in (MigrationTask.RESUME, MigrationTask.AWAIT_EXPIRY):
+        why = Pause("bob", fleet.clock.now_ms(), "-")
+        await Operator(fleet.leases, fleet.state, fleet.clock).pause(None, why)
+    if task is MigrationTask.AWAIT_INDEX:
+        fleet.index.found = IndexStatus.CREATING
+    fleet.stands_still = task is MigrationTask.AWAIT_SLOTS
+    fleet.hands_over = lambda _: task is not MigrationTask.AWAIT_HANDOVERS
+    if task in (MigrationTask.AWAIT_EXPIRY, MigrationTask.AWAIT_JAVA):
+        fleet.javas = False
         await fleet.clock.sleep_ms(120_000)
-        found = await fleet.migrator().look()
-        assert not found.is_hidden
-        living = {JAVA} | {slot.worker_id for slot in found.alive}
-        leases = fleet.leases.leases.values()
-        assert {(le.lease_owner in living, le.checkpoint_owner) for le in leases} == {(True, None)}
-        assert fleet.switches()["take"] == 0
-
-    moving(work)
+    with pytest.raises(Interrupted):
+        await fleet.migrator().run(direction, within_ms=WAIT_MS, tell=tell)
+    fleet.hands_over, fleet.stands_still = lambda _: True, False
+    # Who has been drained stays so; another worker of Java's takes what is free.
+    fleet.javas = fleet.takes = fleet.javas or task is MigrationTask.AWAIT_JAVA
+    await fleet.migrator().abort()
+    await fleet.clock.sleep_ms(120_000)
+    found = await fleet.migrator().look()
+    assert not found.is_hidden
+    living = {JAVA} | {slot.worker_id for slot in found.alive}
+    leases = fleet.leases.leases.values()
+    assert {(le.lease_owner in living, le.checkpoint_owner) for le in leases} == {(True, None)}
+    assert fleet.switches()["take"] == 0
 
 
 @pytest.mark.parametrize("seconds", range(1, 15))
 @pytest.mark.parametrize("direction", [FROM, TO])
-def test_left_at_any_second_it_ends_where_the_next_command_says(seconds, direction):
-    async def work(fleet):
-        begun = asyncio.create_task(fleet.migrate(FROM))
-        await fleet.clock.sleep_ms(1_000 * seconds)
-        begun.cancel()
-        run = asyncio.create_task(fleet.migrate(direction, within_ms=300_000))
-        if direction is FROM:
-            await until(fleet, fleet.is_rid_of_java)
-            fleet.javas = False
-        assert (await run).step is MigrationTask.DONE
-        owners = set(fleet.held())
-        assert owners == ({"f-s0001", "f-s0002"} if direction is FROM else {JAVA})
-        assert fleet.switches()["take"] == 0
-
-    moving(work)
+@within(moving)
+async def test_left_at_any_second_it_ends_where_the_next_command_says(fleet, /, seconds, direction):
+    begun = asyncio.create_task(fleet.migrate(FROM))
+    await fleet.clock.sleep_ms(1_000 * seconds)
+    begun.cancel()
+    run = asyncio.create_task(fleet.migrate(direction, within_ms=300_000))
+    if direction is FROM:
+        await until(fleet, fleet.is_rid_of_java)
+        fleet.javas = False
+    assert (await run).step is MigrationTask.DONE
+    owners = set(fleet.held())
+    assert owners == ({"f-s0001", "f-s0002"} if direction is FROM else {JAVA})
+    assert fleet.switches()["take"] == 0
 
 
 def read_by(stream, clock):
@@ -375,109 +357,93 @@ def saying_nothing_at_first(stream, pages):
     stream.page = told
 
 
-def test_a_lag_that_nobody_tells_is_not_the_end_of_what_may_have_expired():
-    async def main():
-        clock = VirtualClock()
-        stream = MemoryStream(clock, shards=1)
-        (key,) = stream.open_shard_ids
-        first = min(stream.put(b"x", shard_id=key) for _ in range(4))
-        stream.trim(key, keep=2)
-        saying_nothing_at_first(stream, 3)
-        assert await trimmed_after([a_lease(f"{key} at {first}")], read_by(stream, clock)) == [key]
-
-    run_virtual(main())
+@virtual
+async def test_a_lag_that_nobody_tells_is_not_the_end_of_what_may_have_expired():
+    clock = VirtualClock()
+    stream = MemoryStream(clock, shards=1)
+    (key,) = stream.open_shard_ids
+    first = min(stream.put(b"x", shard_id=key) for _ in range(4))
+    stream.trim(key, keep=2)
+    saying_nothing_at_first(stream, 3)
+    assert await trimmed_after([a_lease(f"{key} at {first}")], read_by(stream, clock)) == [key]
 
 
-def test_a_checkpoint_behind_which_records_have_expired_is_found_and_others_are_not():
-    async def main():
-        clock = VirtualClock()
-        stream = MemoryStream(clock, shards=3)
-        keys = sorted(stream.open_shard_ids)
-        at = {key: min(stream.put(b"x", shard_id=key) for _ in range(4)) for key in keys}
-        stream.trim(keys[0], keep=2)
-        leases = [a_lease(f"{key} at {at[key]}") for key in keys[:2]]
-        leases += [a_lease(f"{keys[2]} at TRIM_HORIZON"), a_lease("gone at SHARD_END")]
-        leases.append(a_lease("unknown at 5"))
-        assert await trimmed_after(leases, read_by(stream, clock)) == [keys[0]]
-
-    run_virtual(main())
+@virtual
+async def test_a_checkpoint_behind_which_records_have_expired_is_found_and_others_are_not():
+    clock = VirtualClock()
+    stream = MemoryStream(clock, shards=3)
+    keys = sorted(stream.open_shard_ids)
+    at = {key: min(stream.put(b"x", shard_id=key) for _ in range(4)) for key in keys}
+    stream.trim(keys[0], keep=2)
+    leases = [a_lease(f"{key} at {at[key]}") for key in keys[:2]]
+    leases += [a_lease(f"{keys[2]} at TRIM_HORIZON"), a_lease("gone at SHARD_END")]
+    leases.append(a_lease("unknown at 5"))
+    assert await trimmed_after(leases, read_by(stream, clock)) == [keys[0]]
 
 
 @pytest.mark.parametrize(("error", "trimmed"), [(PositionTrimmed, True), (ShardGone, False)])
-def test_a_position_that_the_stream_refuses_as_expired_is_one_behind_which_records_have(
+@virtual
+async def test_a_position_that_the_stream_refuses_as_expired_is_one_behind_which_records_have(
     error, trimmed
 ):
-    async def main():
-        clock = VirtualClock()
-        stream = MemoryStream(clock, shards=1)
+    clock = VirtualClock()
+    stream = MemoryStream(clock, shards=1)
 
-        async def refused(*_, **__):
-            raise error("refused")
+    async def refused(*_, **__):
+        raise error("refused")
 
-        stream.page = refused
-        found = await trimmed_after([a_lease("shardId-000000000000 at 5")], read_by(stream, clock))
-        assert found == ["shardId-000000000000"] * trimmed
-
-    run_virtual(main())
+    stream.page = refused
+    found = await trimmed_after([a_lease("shardId-000000000000 at 5")], read_by(stream, clock))
+    assert found == ["shardId-000000000000"] * trimmed
 
 
-def test_of_a_shard_that_ends_without_a_record_nothing_has_expired():
-    async def main():
-        clock = VirtualClock()
-        stream = MemoryStream(clock, shards=1)
+@virtual
+async def test_of_a_shard_that_ends_without_a_record_nothing_has_expired():
+    clock = VirtualClock()
+    stream = MemoryStream(clock, shards=1)
 
-        async def last_page(*_, **__):
-            child = ChildShard(
-                shard_id="shardId-000000000001",
-                parent_shard_ids=("shardId-000000000000", "shardId-000000000002"),
-                hash_key_range=WHOLE_HASH_SPACE,
-            )
-            return RecordsPage(
-                records=[], resume_token=None, millis_behind_latest=5, child_shards=(child,)
-            )
-
-        stream.page = last_page
-        assert (
-            await trimmed_after([a_lease("shardId-000000000000 at 5")], read_by(stream, clock))
-            == []
+    async def last_page(*_, **__):
+        child = ChildShard(
+            shard_id="shardId-000000000001",
+            parent_shard_ids=("shardId-000000000000", "shardId-000000000002"),
+            hash_key_range=WHOLE_HASH_SPACE,
+        )
+        return RecordsPage(
+            records=[], resume_token=None, millis_behind_latest=5, child_shards=(child,)
         )
 
-    run_virtual(main())
+    stream.page = last_page
+    assert await trimmed_after([a_lease("shardId-000000000000 at 5")], read_by(stream, clock)) == []
 
 
-def test_a_migration_knows_who_stands_still_by_the_manager_s_looks_before_its_own():
-    async def main():
-        fleet = Moving()
-        await fleet.begin()
-        now_ms = fleet.clock.now_ms()
-        lease = min(fleet.leases.leases.values(), key=lambda lease: lease.lease_key)
-        seen = Sighting(lease.lease_counter, lease.lease_owner, now_ms - 600_000)
-        await fleet.state.write_sightings({lease.lease_key: seen})
-        migrator = fleet.migrator()
-        assert lease.lease_key in (await migrator.look()).expired
-        fleet.renew(lease.lease_key)
-        assert lease.lease_key not in (await migrator.look()).expired
-
-    run_virtual(main())
+@virtual
+async def test_a_migration_knows_who_stands_still_by_the_manager_s_looks_before_its_own():
+    fleet = Moving()
+    await fleet.begin()
+    now_ms = fleet.clock.now_ms()
+    lease = min(fleet.leases.leases.values(), key=lambda lease: lease.lease_key)
+    seen = Sighting(lease.lease_counter, lease.lease_owner, now_ms - 600_000)
+    await fleet.state.write_sightings({lease.lease_key: seen})
+    migrator = fleet.migrator()
+    assert lease.lease_key in (await migrator.look()).expired
+    fleet.renew(lease.lease_key)
+    assert lease.lease_key not in (await migrator.look()).expired
 
 
-def test_a_migration_knows_nobody_as_lost_by_how_long_its_own_look_takes():
+@virtual
+async def test_a_migration_knows_nobody_as_lost_by_how_long_its_own_look_takes():
     """A lease may have been read at the look's beginning, and been renewed since."""
+    fleet = Moving()
+    await fleet.begin()
+    survey = fleet.leases.survey
 
-    async def main():
-        fleet = Moving()
-        await fleet.begin()
-        survey = fleet.leases.survey
+    async def slow():
+        found = await survey()
+        await fleet.clock.sleep_ms(600_000)
+        return found
 
-        async def slow():
-            found = await survey()
-            await fleet.clock.sleep_ms(600_000)
-            return found
-
-        leases, now_ms = fleet.leases.leases.values(), fleet.clock.now_ms()
-        seen = {le.lease_key: Sighting(le.lease_counter, le.lease_owner, now_ms) for le in leases}
-        await fleet.state.write_sightings(seen)
-        fleet.leases.survey = slow
-        assert not (await fleet.migrator().look()).expired
-
-    run_virtual(main())
+    leases, now_ms = fleet.leases.leases.values(), fleet.clock.now_ms()
+    seen = {le.lease_key: Sighting(le.lease_counter, le.lease_owner, now_ms) for le in leases}
+    await fleet.state.write_sightings(seen)
+    fleet.leases.survey = slow
+    assert not (await fleet.migrator().look()).expired

@@ -25,10 +25,10 @@ from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet_ops.operate.read import read_fleet, read_known, read_snapshot
-from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.memory import SeededEntropy
 from tests.domain.builders import a_lease
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
+from tests.virtual import virtual
 
 FAILOVER_MS = 10_000
 KEYS = [f"shardId-{number:012d}" for number in range(5)]
@@ -38,11 +38,8 @@ STOP = StopNote(lease_key=KEYS[1], position="5:0", error="x", attempts=3, worker
 SIGHTING = Sighting(3, "f-s1", 9)
 
 
-def with_fleet(scenario, **options):
-    async def main():
-        return await scenario(Fleet(**options))
-
-    return run_virtual(main())
+def a_fleet(**options):
+    return Fleet(**options)
 
 
 async def filled(fleet):
@@ -64,97 +61,92 @@ async def read(fleet):
     return await read_fleet(fleet.leases, fleet.state, clock=fleet.clock, failover_ms=FAILOVER_MS)
 
 
-def test_each_table_and_document_has_its_place_in_a_reading():
-    async def scenario(fleet):
-        await filled(fleet)
-        now_ms = fleet.clock.now_ms()
-        nap = Nap(
-            lease_key=KEYS[2],
-            worker_id="f-s1",
-            since_ms=now_ms - 1,
-            done=fleet.leases.leases[KEYS[2]].checkpoint,
-        )
-        await NapRecord(fleet.store).begin(nap)
-        await fleet.state.write_plan({"at_ms": 77, "left": []})
-        found = await read(fleet)
-        assert (found.at_ms, found.failover_ms) == (now_ms, FAILOVER_MS)
-        assert [lease.lease_key for lease in found.leases] == KEYS[:4]
-        assert found.unreadable == {KEYS[4]: "no counter"}
-        assert (found.slots, found.sightings) == ([SLOT], {KEYS[0]: SIGHTING})
-        assert found.stops == {KEYS[1]: STOP}
-        assert found.planned_ms == 77
-        assert found.pauses == Pauses(leases={KEYS[3]: ANN})
-        assert found.naps == {KEYS[2]: nap}
+@virtual
+async def test_each_table_and_document_has_its_place_in_a_reading():
+    fleet = a_fleet()
+    await filled(fleet)
+    now_ms = fleet.clock.now_ms()
+    nap = Nap(
+        lease_key=KEYS[2],
+        worker_id="f-s1",
+        since_ms=now_ms - 1,
+        done=fleet.leases.leases[KEYS[2]].checkpoint,
+    )
+    await NapRecord(fleet.store).begin(nap)
+    await fleet.state.write_plan({"at_ms": 77, "left": []})
+    found = await read(fleet)
+    assert (found.at_ms, found.failover_ms) == (now_ms, FAILOVER_MS)
+    assert [lease.lease_key for lease in found.leases] == KEYS[:4]
+    assert found.unreadable == {KEYS[4]: "no counter"}
+    assert (found.slots, found.sightings) == ([SLOT], {KEYS[0]: SIGHTING})
+    assert found.stops == {KEYS[1]: STOP}
+    assert found.planned_ms == 77
+    assert found.pauses == Pauses(leases={KEYS[3]: ANN})
+    assert found.naps == {KEYS[2]: nap}
 
-    with_fleet(scenario)
 
-
-def test_a_fleet_whose_manager_has_never_planned_says_so():
-    async def scenario(fleet):
-        assert (await read(fleet)).planned_ms == 0
-        known = await read_known(await read(fleet), fleet.state, shards=[])
-        assert (known.waits, known.places, known.turns) == ({}, {}, [])
-
-    with_fleet(scenario)
+@virtual
+async def test_a_fleet_whose_manager_has_never_planned_says_so():
+    fleet = a_fleet()
+    assert (await read(fleet)).planned_ms == 0
+    known = await read_known(await read(fleet), fleet.state, shards=[])
+    assert (known.waits, known.places, known.turns) == ({}, {}, [])
 
 
 @pytest.mark.parametrize(("missed_ms", "shown"), [(FAILOVER_MS, True), (FAILOVER_MS - 1, False)])
-def test_a_shard_that_is_missed_for_a_failover_time_is_shown_as_one_that_stands_still(
+@virtual
+async def test_a_shard_that_is_missed_for_a_failover_time_is_shown_as_one_that_stands_still(
     missed_ms, shown
 ):
-    async def scenario(fleet):
-        await filled(fleet)
-        note = GoneNote(
-            lease_key=KEYS[0],
-            first_ms=fleet.clock.now_ms() - missed_ms,
-            checkpoint="5",
-            reason=MayHaveRecords(),
-        )
-        await GoneRecord(fleet.store).write(note, None)
-        missing = MissingShard(
-            lease_key=KEYS[0],
-            position="5",
-            error=str(MayHaveRecords()),
-            attempts=0,
-            worker_id="",
-            at_ms=note.first_ms,
-        )
-        assert (await read(fleet)).stops == {KEYS[1]: STOP} | ({KEYS[0]: missing} if shown else {})
-
-    with_fleet(scenario)
+    fleet = a_fleet()
+    await filled(fleet)
+    note = GoneNote(
+        lease_key=KEYS[0],
+        first_ms=fleet.clock.now_ms() - missed_ms,
+        checkpoint="5",
+        reason=MayHaveRecords(),
+    )
+    await GoneRecord(fleet.store).write(note, None)
+    missing = MissingShard(
+        lease_key=KEYS[0],
+        position="5",
+        error=str(MayHaveRecords()),
+        attempts=0,
+        worker_id="",
+        at_ms=note.first_ms,
+    )
+    assert (await read(fleet)).stops == {KEYS[1]: STOP} | ({KEYS[0]: missing} if shown else {})
 
 
-def test_a_stop_is_shown_before_that_its_shard_is_missed_too():
-    async def scenario(fleet):
-        await filled(fleet)
-        note = GoneNote(lease_key=KEYS[1], first_ms=1, reason=SecondListingAwaited())
-        await GoneRecord(fleet.store).write(note, None)
-        assert (await read(fleet)).stops == {KEYS[1]: STOP}
+@virtual
+async def test_a_stop_is_shown_before_that_its_shard_is_missed_too():
+    fleet = a_fleet()
+    await filled(fleet)
+    note = GoneNote(lease_key=KEYS[1], first_ms=1, reason=SecondListingAwaited())
+    await GoneRecord(fleet.store).write(note, None)
+    assert (await read(fleet)).stops == {KEYS[1]: STOP}
 
-    with_fleet(scenario)
 
-
-def test_what_the_manager_has_kept_is_read_from_an_instant_on():
-    async def scenario(fleet):
-        entry = Entry(what=Happening.CREATED, subject="0")
-        place = Place(3, entry)
-        history = History(fleet.store)
-        for at_ms in (10, 20):
-            await history.write_turn(at_ms, [entry])
-        await history.write_places({}, {"0": place})
-        waits = [["2", reason_json(NoWorkerHasRoom())]]
-        await fleet.state.write_plan({"at_ms": 77, "left": waits})
-        reading = await read(fleet)
-        known = await read_known(reading, fleet.state, shards=fleet.stream.shards, since_ms=11)
-        assert known.reading is reading
-        assert known.turns == [(20, (entry,))]
-        assert known.places == {"0": place}
-        assert known.waits == {"2": NoWorkerHasRoom()}
-        assert known.shards == fleet.stream.shards
-        everything = await read_known(reading, fleet.state, shards=[])
-        assert [at_ms for at_ms, _ in everything.turns] == [10, 20]
-
-    with_fleet(scenario)
+@virtual
+async def test_what_the_manager_has_kept_is_read_from_an_instant_on():
+    fleet = a_fleet()
+    entry = Entry(what=Happening.CREATED, subject="0")
+    place = Place(3, entry)
+    history = History(fleet.store)
+    for at_ms in (10, 20):
+        await history.write_turn(at_ms, [entry])
+    await history.write_places({}, {"0": place})
+    waits = [["2", reason_json(NoWorkerHasRoom())]]
+    await fleet.state.write_plan({"at_ms": 77, "left": waits})
+    reading = await read(fleet)
+    known = await read_known(reading, fleet.state, shards=fleet.stream.shards, since_ms=11)
+    assert known.reading is reading
+    assert known.turns == [(20, (entry,))]
+    assert known.places == {"0": place}
+    assert known.waits == {"2": NoWorkerHasRoom()}
+    assert known.shards == fleet.stream.shards
+    everything = await read_known(reading, fleet.state, shards=[])
+    assert [at_ms for at_ms, _ in everything.turns] == [10, 20]
 
 
 async def snapshot_of(fleet, **options):
@@ -178,20 +170,19 @@ async def snapshot_of(fleet, **options):
         (Regime.THRIFTY, 0, False),
     ],
 )
-def test_a_snapshot_is_thrifty_as_its_manager_is_and_has_a_draw_of_its_own(regime, budget, thrifty):
-    async def scenario(fleet):
-        await running_fleet(fleet)
-        if regime:
-            await RegimeRecord(fleet.store).write(
-                Chosen(name=regime, reason=NoBudget(), since_ms=1)
-            )
-        before, changes = dict(fleet.store.documents), len(fleet.leases.changes)
-        snapshot = await snapshot_of(fleet, budget_cents_per_day=budget)
-        assert snapshot.is_thrifty == thrifty
-        assert snapshot.draw == SeededEntropy(7).token()
-        assert {lease.lease_owner for lease in snapshot.survey.leases} == {"f-s0001"}
-        # Nothing is written.
-        assert fleet.store.documents == before
-        assert len(fleet.leases.changes) == changes
-
-    with_fleet(scenario)
+@virtual
+async def test_a_snapshot_is_thrifty_as_its_manager_is_and_has_a_draw_of_its_own(
+    regime, budget, thrifty
+):
+    fleet = a_fleet()
+    await running_fleet(fleet)
+    if regime:
+        await RegimeRecord(fleet.store).write(Chosen(name=regime, reason=NoBudget(), since_ms=1))
+    before, changes = dict(fleet.store.documents), len(fleet.leases.changes)
+    snapshot = await snapshot_of(fleet, budget_cents_per_day=budget)
+    assert snapshot.is_thrifty == thrifty
+    assert snapshot.draw == SeededEntropy(7).token()
+    assert {lease.lease_owner for lease in snapshot.survey.leases} == {"f-s0001"}
+    # Nothing is written.
+    assert fleet.store.documents == before
+    assert len(fleet.leases.changes) == changes

@@ -47,6 +47,7 @@ from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.memory import MemoryKcl3Store, MemoryLauncher, SeededEntropy
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, World, a_lease, at, key
+from tests.virtual import virtual
 
 HOUR_MS = 3_600_000
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "failover_ms": 3_000}
@@ -384,42 +385,40 @@ async def resume(scene):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_what_a_preview_counts_comes_again_or_is_told_as_lost(kind, way):
-    async def scenario():
-        scene = Scene(kind)
-        world = scene.world
-        await kind.leave(scene, way in CUT_OFF)
-        if kind.expires:
-            await scene.put(PUT, MORE)
-        scene.settle()
-        first = await WAYS[way](scene)
-        if kind.expires:
-            if way == "made anew":
-                # Nothing was counted: a day without a reader is what may lose something.
-                await world.clock.sleep_ms(25 * HOUR_MS)
-                await scene.put(MORE, MORE + 3)
-            else:
-                world.stream.trim(key(0), keep=3)
-        if scene.needs_resume and way != "release --ended":
-            await scene.read_on()
-            assert scene.came == [], "a stop is a person's to take back"
-            await resume(scene)
+@virtual
+async def test_what_a_preview_counts_comes_again_or_is_told_as_lost(kind, way):
+    scene = Scene(kind)
+    world = scene.world
+    await kind.leave(scene, way in CUT_OFF)
+    if kind.expires:
+        await scene.put(PUT, MORE)
+    scene.settle()
+    first = await WAYS[way](scene)
+    if kind.expires:
+        if way == "made anew":
+            # Nothing was counted: a day without a reader is what may lose something.
+            await world.clock.sleep_ms(25 * HOUR_MS)
+            await scene.put(MORE, MORE + 3)
+        else:
+            world.stream.trim(key(0), keep=3)
+    if scene.needs_resume and way != "release --ended":
         await scene.read_on()
-        promised = [int(r.data) for r in world.stream._logs[key(0)].records if int(r.data) >= first]
-        assert promised
-        assert sorted(set(scene.came)) == promised
-        assert len(scene.came) == len(promised), "nothing comes twice"
-        assert not world.told(RecordSkipped)
-        is_lost = kind.expires
-        assert bool(world.told(PositionLost)) == is_lost
-        if scene.preview is not None and not is_lost:
-            again = [n for n in scene.came if n in scene.handled]
-            assert len(again) == scene.preview.records
-            stands = ExtendedSequenceNumber(*_parts(scene.preview.checkpoint))
-            beyond = [n for n in again if at(scene.number(n)) > stands]
-            assert len(beyond) == scene.preview.beyond
-
-    run_virtual(scenario())
+        assert scene.came == [], "a stop is a person's to take back"
+        await resume(scene)
+    await scene.read_on()
+    promised = [int(r.data) for r in world.stream._logs[key(0)].records if int(r.data) >= first]
+    assert promised
+    assert sorted(set(scene.came)) == promised
+    assert len(scene.came) == len(promised), "nothing comes twice"
+    assert not world.told(RecordSkipped)
+    is_lost = kind.expires
+    assert bool(world.told(PositionLost)) == is_lost
+    if scene.preview is not None and not is_lost:
+        again = [n for n in scene.came if n in scene.handled]
+        assert len(again) == scene.preview.records
+        stands = ExtendedSequenceNumber(*_parts(scene.preview.checkpoint))
+        beyond = [n for n in again if at(scene.number(n)) > stands]
+        assert len(beyond) == scene.preview.beyond
 
 
 FAR = 12  # a record beyond the checkpoint, and not the last one that was done
@@ -435,65 +434,56 @@ AIMS = {
     ("name", "is_cut_off"),
     [("lanes", False), ("lanes", True), ("window", True), ("pin", False)],
 )
-def test_a_rewind_to_beyond_the_checkpoint_passes_nothing_over(name, is_cut_off, aim):
+@virtual
+async def test_a_rewind_to_beyond_the_checkpoint_passes_nothing_over(name, is_cut_off, aim):
     """What was not done there lies before the target; to go there would lose it."""
-
-    async def scenario():
-        (kind,) = (kind for kind in KINDS if kind.name == name)
-        scene = Scene(kind)
-        await kind.leave(scene, is_cut_off)
-        scene.settle()
-        stands = scene.world.lease().checkpoint
-        await rewind(scene, AIMS[aim](scene, FAR))
-        done_ahead = {
-            n for n in scene.handled if stands.is_sentinel or at(scene.number(n)) > stands
-        }
-        assert bool(done_ahead) == (scene.preview is not None)
-        if scene.preview is not None:
-            assert max(done_ahead) > FAR
-            assert scene.preview.to == scene.preview.checkpoint
-            # Who dies in a batch has done more than it has noted: that comes again anyway.
-            unnoted = len(done_ahead) - scene.preview.beyond
-            assert scene.preview.records == scene.preview.beyond
-            assert 0 <= unnoted <= (2 if name == "lanes" and is_cut_off else 0)
-            assert "not all before that was done" in scene.preview.why
-        await scene.read_on()
-        assert set(scene.came) == done_ahead | (set(range(PUT)) - scene.handled)
-        assert len(scene.came) == len(set(scene.came))
-
-    run_virtual(scenario())
+    (kind,) = (kind for kind in KINDS if kind.name == name)
+    scene = Scene(kind)
+    await kind.leave(scene, is_cut_off)
+    scene.settle()
+    stands = scene.world.lease().checkpoint
+    await rewind(scene, AIMS[aim](scene, FAR))
+    done_ahead = {n for n in scene.handled if stands.is_sentinel or at(scene.number(n)) > stands}
+    assert bool(done_ahead) == (scene.preview is not None)
+    if scene.preview is not None:
+        assert max(done_ahead) > FAR
+        assert scene.preview.to == scene.preview.checkpoint
+        # Who dies in a batch has done more than it has noted: that comes again anyway.
+        unnoted = len(done_ahead) - scene.preview.beyond
+        assert scene.preview.records == scene.preview.beyond
+        assert 0 <= unnoted <= (2 if name == "lanes" and is_cut_off else 0)
+        assert "not all before that was done" in scene.preview.why
+    await scene.read_on()
+    assert set(scene.came) == done_ahead | (set(range(PUT)) - scene.handled)
+    assert len(scene.came) == len(set(scene.came))
 
 
 @pytest.mark.parametrize("aim", AIMS)
-def test_a_rewind_to_beyond_all_that_was_done_leaves_the_lease_as_it_is(aim):
-    async def scenario():
-        (kind,) = (kind for kind in KINDS if kind.name == "lanes")
-        scene = Scene(kind)
-        await kind.leave(scene, is_cut_off=False)
-        scene.settle()
-        assert max(scene.handled) == PUT - 2
-        await rewind(scene, AIMS[aim](scene, PUT - 1))
-        assert scene.preview is None
-        await scene.read_on()
-        assert set(scene.came) == set(range(PUT)) - scene.handled
-
-    run_virtual(scenario())
+@virtual
+async def test_a_rewind_to_beyond_all_that_was_done_leaves_the_lease_as_it_is(aim):
+    (kind,) = (kind for kind in KINDS if kind.name == "lanes")
+    scene = Scene(kind)
+    await kind.leave(scene, is_cut_off=False)
+    scene.settle()
+    assert max(scene.handled) == PUT - 2
+    await rewind(scene, AIMS[aim](scene, PUT - 1))
+    assert scene.preview is None
+    await scene.read_on()
+    assert set(scene.came) == set(range(PUT)) - scene.handled
 
 
-def test_a_count_of_what_lies_beyond_a_checkpoint_that_has_expired_is_of_what_there_is():
-    async def scenario():
-        (kind,) = (kind for kind in KINDS if kind.name == "lanes")
-        scene = Scene(kind, on_trimmed="jump")
-        await kind.leave(scene, is_cut_off=False)
-        scene.settle()
-        scene.world.stream.trim(key(0), keep=10)
-        await rewind(scene, AIMS["instant"](scene, FAR))
-        await scene.read_on()
-        assert scene.came == list(range(10, PUT))
-        assert len(scene.world.told(PositionLost)) == 1
-        assert scene.preview.records == len([n for n in scene.handled if n >= 10])
-
-    run_virtual(scenario())
+@virtual
+async def test_a_count_of_what_lies_beyond_a_checkpoint_that_has_expired_is_of_what_there_is():
+    (kind,) = (kind for kind in KINDS if kind.name == "lanes")
+    scene = Scene(kind, on_trimmed="jump")
+    await kind.leave(scene, is_cut_off=False)
+    scene.settle()
+    scene.world.stream.trim(key(0), keep=10)
+    await rewind(scene, AIMS["instant"](scene, FAR))
+    await scene.read_on()
+    assert scene.came == list(range(10, PUT))
+    assert len(scene.world.told(PositionLost)) == 1
+    assert scene.preview.records == len([n for n in scene.handled if n >= 10])
 
 
 def _parts(text):
@@ -540,63 +530,55 @@ def test_the_generation_is_raised_before_a_lease_is_touched(way):
     assert world.state.documents[GENERATION, key(0)].version == 1
 
 
-def test_a_lease_that_is_there_by_then_is_not_made_stale_by_who_would_have_made_it():
+@virtual
+async def test_a_lease_that_is_there_by_then_is_not_made_stale_by_who_would_have_made_it():
     """A worker that ends a shard makes leases for its children, and may have begun them."""
+    (kind,) = (kind for kind in KINDS if kind.name == "window")
+    scene = Scene(kind)
+    await kind.leave(scene, is_cut_off=False)
+    lease = scene.world.leases.leases.pop(key(0))
+    get = scene.world.leases.get
 
-    async def scenario():
-        (kind,) = (kind for kind in KINDS if kind.name == "window")
-        scene = Scene(kind)
-        await kind.leave(scene, is_cut_off=False)
-        lease = scene.world.leases.leases.pop(key(0))
-        get = scene.world.leases.get
+    async def made_meanwhile(lease_key):
+        scene.world.leases.leases.setdefault(lease_key, lease)
+        return await get(lease_key)
 
-        async def made_meanwhile(lease_key):
-            scene.world.leases.leases.setdefault(lease_key, lease)
-            return await get(lease_key)
-
-        scene.world.leases.get = made_meanwhile
-        await manage(scene)
-        assert scene.world.lease().checkpoint == lease.checkpoint
-        assert (GENERATION, key(0)) not in scene.world.state.documents
-
-    run_virtual(scenario())
+    scene.world.leases.get = made_meanwhile
+    await manage(scene)
+    assert scene.world.lease().checkpoint == lease.checkpoint
+    assert (GENERATION, key(0)) not in scene.world.state.documents
 
 
 @pytest.mark.parametrize(("way", "is_stopped"), [("trim horizon", False), ("instant", True)])
-def test_what_expires_behind_a_rewind_is_told_and_stops_who_did_not_ask_for_the_oldest(
+@virtual
+async def test_what_expires_behind_a_rewind_is_told_and_stops_who_did_not_ask_for_the_oldest(
     way, is_stopped
 ):
     """Of a busy stream the oldest record expires while it is asked for."""
-
-    async def scenario():
-        (kind,) = (kind for kind in KINDS if kind.name == "tip")
-        scene = Scene(dataclasses.replace(kind, config={"on_trimmed": "stop"}))
-        await kind.leave(scene, is_cut_off=False)
-        scene.settle()
-        await WAYS[f"rewind by {way}"](scene)
-        scene.world.stream.trim(key(0), keep=10)
-        await scene.read_on()
-        (event,) = scene.world.told(PositionLost)
-        assert event.policy == ("stop" if is_stopped else "jump")
-        assert bool(scene.world.told(ShardStopped)) == is_stopped
-        scene.needs_resume = is_stopped
-        await resume(scene)
-        await scene.read_on()
-        assert scene.came == list(range(10, PUT))
-        assert len(scene.world.told(PositionLost)) == 1
-
-    run_virtual(scenario())
+    (kind,) = (kind for kind in KINDS if kind.name == "tip")
+    scene = Scene(dataclasses.replace(kind, config={"on_trimmed": "stop"}))
+    await kind.leave(scene, is_cut_off=False)
+    scene.settle()
+    await WAYS[f"rewind by {way}"](scene)
+    scene.world.stream.trim(key(0), keep=10)
+    await scene.read_on()
+    (event,) = scene.world.told(PositionLost)
+    assert event.policy == ("stop" if is_stopped else "jump")
+    assert bool(scene.world.told(ShardStopped)) == is_stopped
+    scene.needs_resume = is_stopped
+    await resume(scene)
+    await scene.read_on()
+    assert scene.came == list(range(10, PUT))
+    assert len(scene.world.told(PositionLost)) == 1
 
 
-def test_a_rewind_of_which_nothing_has_expired_tells_of_no_loss():
-    async def scenario():
-        (kind,) = (kind for kind in KINDS if kind.name == "tip")
-        scene = Scene(kind)
-        await kind.leave(scene, is_cut_off=False)
-        scene.settle()
-        await by_trim_horizon(scene)
-        await scene.read_on()
-        assert scene.came == list(range(PUT))
-        assert not scene.world.told(PositionLost)
-
-    run_virtual(scenario())
+@virtual
+async def test_a_rewind_of_which_nothing_has_expired_tells_of_no_loss():
+    (kind,) = (kind for kind in KINDS if kind.name == "tip")
+    scene = Scene(kind)
+    await kind.leave(scene, is_cut_off=False)
+    scene.settle()
+    await by_trim_horizon(scene)
+    await scene.read_on()
+    assert scene.came == list(range(PUT))
+    assert not scene.world.told(PositionLost)

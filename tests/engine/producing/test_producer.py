@@ -14,6 +14,7 @@ from shardfleet.producer.settings import ENTRIES_MOST, ProducerSettings
 from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.producing.memory_stream import MemoryStream
+from tests.virtual import virtual
 
 SETTINGS = ProducerSettings(aggregate_bytes=4_000, aggregate_records=20, give_up_ms=60_000)
 
@@ -26,12 +27,10 @@ def numbered(keys):
     return [OutgoingRecord(key, str(number).encode()) for number, key in enumerate(keys)]
 
 
-def send(stream, records, *, aggregate=False, settings=SETTINGS):
-    async def main():
-        producer = producer_of(stream, settings)
-        return producer, await producer.send(records, aggregate=aggregate)
-
-    return run_virtual(main())
+@virtual
+async def send(stream, records, *, aggregate=False, settings=SETTINGS):
+    producer = producer_of(stream, settings)
+    return producer, await producer.send(records, aggregate=aggregate)
 
 
 def first_deliveries(stream):

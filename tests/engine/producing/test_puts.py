@@ -21,6 +21,7 @@ from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.producing.memory_stream import MemoryStream
 from tests.engine.producing.test_producer import first_deliveries, numbered
+from tests.virtual import virtual
 
 
 def producer_of(stream, *, observe=lambda _: None, **settings):
@@ -60,20 +61,17 @@ def test_a_full_batch_does_not_linger():
     assert [len(request) for request in stream.requests] == [10]
 
 
-def test_a_flush_returns_when_the_stream_has_everything():
+@virtual
+async def test_a_flush_returns_when_the_stream_has_everything():
     stream = MemoryStream(2)
-
-    async def main():
-        producer = producer_of(stream, linger_ms=60_000)
-        await producer.put(*numbered(["a", "b", "a"]))
-        await asyncio.sleep(0.01)  # The producer has begun to wait for their time.
-        assert stream.requests == []
-        await producer.flush()
-        assert first_deliveries(stream) == {"a": [0, 2], "b": [1]}
-        assert asyncio.get_running_loop().time() < 1
-        await producer.flush()
-
-    run_virtual(main())
+    producer = producer_of(stream, linger_ms=60_000)
+    await producer.put(*numbered(["a", "b", "a"]))
+    await asyncio.sleep(0.01)  # The producer has begun to wait for their time.
+    assert stream.requests == []
+    await producer.flush()
+    assert first_deliveries(stream) == {"a": [0, 2], "b": [1]}
+    assert asyncio.get_running_loop().time() < 1
+    await producer.flush()
 
 
 def test_leaving_the_context_flushes():
@@ -87,19 +85,16 @@ def test_leaving_the_context_flushes():
     assert len(stream.stored) == 1
 
 
-def test_a_flush_names_what_was_given_up_and_then_forgets_it():
+@virtual
+async def test_a_flush_names_what_was_given_up_and_then_forgets_it():
     stream = MemoryStream(1, before_put=lambda _: "throttle")
-
-    async def main():
-        producer = producer_of(stream, give_up_ms=5_000)
-        await producer.put(*numbered(["a", "b"]))
-        await producer.put(*numbered(["c"]))
-        with pytest.raises(Throttled, match="2 records are still refused after 5000 ms") as caught:
-            await producer.flush()
-        assert "2 calls of put failed" in caught.value.__notes__[0]
+    producer = producer_of(stream, give_up_ms=5_000)
+    await producer.put(*numbered(["a", "b"]))
+    await producer.put(*numbered(["c"]))
+    with pytest.raises(Throttled, match="2 records are still refused after 5000 ms") as caught:
         await producer.flush()
-
-    run_virtual(main())
+    assert "2 calls of put failed" in caught.value.__notes__[0]
+    await producer.flush()
 
 
 def test_what_is_given_up_takes_no_other_record_of_its_put_along():
@@ -122,7 +117,8 @@ def test_what_is_given_up_takes_no_other_record_of_its_put_along():
     assert first_deliveries(stream) == {good: list(range(20))}
 
 
-def test_a_stream_that_goes_fails_what_waits_once():
+@virtual
+async def test_a_stream_that_goes_fails_what_waits_once():
     stream = MemoryStream(1, before_put=lambda number: stream.split(0) if number == 1 else None)
     listings = [None]
 
@@ -133,16 +129,12 @@ def test_a_stream_that_goes_fails_what_waits_once():
         return list(stream.shards)
 
     stream.list_shards = gone_at_the_second_listing
-
-    async def main():
-        producer = producer_of(stream)
-        await producer.put(*numbered(["a", "b", "a", "b"]))
-        with pytest.raises(StreamGone, match="orders"):
-            await producer.flush()
-        assert [flow.waiting for flow in producer.flows] == [0] * len(producer.flows)
+    producer = producer_of(stream)
+    await producer.put(*numbered(["a", "b", "a", "b"]))
+    with pytest.raises(StreamGone, match="orders"):
         await producer.flush()
-
-    run_virtual(main())
+    assert [flow.waiting for flow in producer.flows] == [0] * len(producer.flows)
+    await producer.flush()
 
 
 def test_a_full_buffer_makes_puts_wait_in_their_order():
@@ -288,7 +280,8 @@ def test_a_fault_while_a_request_is_made_fails_every_open_call_and_nothing_after
     assert first_deliveries(stream).keys() == set("abcdefgh")
 
 
-def test_a_stream_that_is_gone_fails_every_call():
+@virtual
+async def test_a_stream_that_is_gone_fails_every_call():
     stream = MemoryStream(1)
 
     async def gone():
@@ -296,16 +289,12 @@ def test_a_stream_that_is_gone_fails_every_call():
         raise StreamGone(message)
 
     stream.list_shards = gone
-
-    async def main():
-        producer = producer_of(stream)
-        await producer.put(*numbered(["a"]))
-        with pytest.raises(StreamGone, match="orders"):
-            await producer.send(numbered(["b"]))
-        with pytest.raises(StreamGone):
-            await producer.flush()
-
-    run_virtual(main())
+    producer = producer_of(stream)
+    await producer.put(*numbered(["a"]))
+    with pytest.raises(StreamGone, match="orders"):
+        await producer.send(numbered(["b"]))
+    with pytest.raises(StreamGone):
+        await producer.flush()
 
 
 @pytest.mark.parametrize("denials", [3, 9_999])
@@ -412,17 +401,14 @@ def test_records_too_large_for_an_aggregate_keep_a_request_within_its_bytes():
         assert sum(len(entry.data) + len(entry.partition_key) for entry in request) <= 2_600
 
 
-def test_a_loop_of_puts_lets_requests_go_meanwhile():
+@virtual
+async def test_a_loop_of_puts_lets_requests_go_meanwhile():
     stream = MemoryStream(1)
-
-    async def main():
-        producer = producer_of(stream, shard_bytes_per_s=1 << 30, shard_records_per_s=1 << 30)
-        for number in range(2_000):
-            await producer.put(OutgoingRecord(f"k{number}", b"x" * 1_000), aggregate=True)
-        assert stream.requests
-        await producer.flush()
-
-    run_virtual(main())
+    producer = producer_of(stream, shard_bytes_per_s=1 << 30, shard_records_per_s=1 << 30)
+    for number in range(2_000):
+        await producer.put(OutgoingRecord(f"k{number}", b"x" * 1_000), aggregate=True)
+    assert stream.requests
+    await producer.flush()
 
 
 def test_what_waits_behind_records_of_few_keys_is_sent_with_them():

@@ -29,6 +29,7 @@ from tests.engine.producing.memory_stream import MemoryStream
 from tests.engine.producing.test_producer import first_deliveries
 from tests.engine.producing.test_puts import producer_of
 from tests.engine.unkind_stream import ARN, NAME, CallsAtOnce
+from tests.virtual import virtual
 
 REQUESTS = 100 * int(os.environ.get("SHARDFLEET_TEST_DRAWN", "50"))
 TROUBLED_REQUESTS = 150
@@ -311,7 +312,8 @@ def test_every_limit_holds_on_the_wire_at_its_allowed_maximum(aggregate, key):
     assert max(map(sum, sizes)) > 0.9 * (10 << 20)
 
 
-def test_a_stream_that_is_gone_fails_what_is_divided_too():
+@virtual
+async def test_a_stream_that_is_gone_fails_what_is_divided_too():
     stream = JudgedStream(1, record_bytes=2_000, request_bytes=1 << 20)
     put = stream.put_records
 
@@ -321,16 +323,12 @@ def test_a_stream_that_is_gone_fails_what_is_divided_too():
         return await put(entries)
 
     stream.put_records = gone_later
-
-    async def main():
-        producer = producer_of(stream)
-        first = producer.submit([OutgoingRecord(f"k{n}", b"%d" % n) for n in range(8)])
-        other = producer.submit([OutgoingRecord("large", b"x" * 3_000)])
-        for sending in (first, other):
-            with pytest.raises(ShardfleetError, match="orders"):
-                await sending
-
-    run_virtual(main())
+    producer = producer_of(stream)
+    first = producer.submit([OutgoingRecord(f"k{n}", b"%d" % n) for n in range(8)])
+    other = producer.submit([OutgoingRecord("large", b"x" * 3_000)])
+    for sending in (first, other):
+        with pytest.raises(ShardfleetError, match="orders"):
+            await sending
 
 
 @pytest.mark.parametrize("aggregate", [False, True])

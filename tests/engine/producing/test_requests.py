@@ -14,9 +14,9 @@ from shardfleet.producer.calls import Part, PutCall, checked
 from shardfleet.producer.lanes import Lanes
 from shardfleet.producer.requests import next_request
 from shardfleet.producer.settings import ENTRIES_MOST, ProducerSettings
-from shardfleet_testkit.clock import run_virtual
 from tests.engine.producing.memory_stream import MemoryStream
 from tests.engine.producing.test_puts import producer_of
+from tests.virtual import virtual
 
 ONE = Shard(shard_id="one", hash_key_range=WHOLE_HASH_SPACE)
 
@@ -222,18 +222,15 @@ def test_what_comes_into_an_emptied_lane_lingers_as_in_a_new_one():
     assert lanes.next_at_ms(70) == 70
 
 
-def test_flushes_that_are_over_are_forgotten():
+@virtual
+async def test_flushes_that_are_over_are_forgotten():
     """A producer that is flushed for a week keeps nothing of it."""
-
-    async def main():
-        producer = producer_of(MemoryStream(1))
-        for _ in range(20):
-            await producer.put(OutgoingRecord("a", b"x"))
-            first = asyncio.create_task(producer.flush())
-            await asyncio.gather(first, producer.flush())
-            assert producer.buffered_bytes == 0
-        futures = [each for each in vars(producer).values() if isinstance(each, list)]
-        assert futures
-        assert not any(futures)
-
-    run_virtual(main())
+    producer = producer_of(MemoryStream(1))
+    for _ in range(20):
+        await producer.put(OutgoingRecord("a", b"x"))
+        first = asyncio.create_task(producer.flush())
+        await asyncio.gather(first, producer.flush())
+        assert producer.buffered_bytes == 0
+    futures = [each for each in vars(producer).values() if isinstance(each, list)]
+    assert futures
+    assert not any(futures)

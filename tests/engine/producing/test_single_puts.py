@@ -10,6 +10,7 @@ from shardfleet_testkit.clock import VirtualTimeLoop, run_virtual
 from tests.engine.producing.memory_stream import MemoryStream
 from tests.engine.producing.test_producer import first_deliveries, numbered
 from tests.engine.producing.test_puts import producer_of
+from tests.virtual import virtual
 
 SINGLES = [OutgoingRecord(f"k{n % 7}", b"%d" % n) for n in range(40)]
 ODD = [
@@ -67,20 +68,17 @@ def test_single_puts_keep_their_place_among_everything_else():
     assert first_deliveries(stream) == {"k": list(range(12))}
 
 
-def test_a_single_put_is_counted_at_once():
+@virtual
+async def test_a_single_put_is_counted_at_once():
     stream = MemoryStream(1)
-
-    async def main():
-        producer = producer_of(stream, linger_ms=60_000)
-        await producer.put(OutgoingRecord("key", b"12345"))
-        counted = producer.pending, producer.received, producer.buffered_bytes
-        assert counted == (1, 1, 8)
-        assert [flow.waiting for flow in producer.flows] == [1]
-        assert (producer.pending, producer.received, producer.buffered_bytes) == counted
-        await producer.flush()
-        assert (producer.pending, producer.received, producer.buffered_bytes) == (0, 1, 0)
-
-    run_virtual(main())
+    producer = producer_of(stream, linger_ms=60_000)
+    await producer.put(OutgoingRecord("key", b"12345"))
+    counted = producer.pending, producer.received, producer.buffered_bytes
+    assert counted == (1, 1, 8)
+    assert [flow.waiting for flow in producer.flows] == [1]
+    assert (producer.pending, producer.received, producer.buffered_bytes) == counted
+    await producer.flush()
+    assert (producer.pending, producer.received, producer.buffered_bytes) == (0, 1, 0)
 
 
 def test_a_single_put_of_a_loop_that_ended_is_sent_with_the_next_ones():

@@ -7,9 +7,10 @@ import pytest
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.producer.sending import Producer
 from shardfleet.producer.settings import ProducerSettings
-from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.producing.embedded_stream import LATENCY_MS, NAME, EmbeddedStream
+from tests.virtual import virtual
 
 SHARDS, KEYS_PER_SHARD, PER_SHARD = 4, 40, 2_400
 REFUSED_SHARE = 0.3
@@ -45,23 +46,20 @@ def expected(records):
     return found
 
 
-def ours(seed, *, refuses):
+@virtual
+async def ours(seed, *, refuses):
     """Return numbers per key, and when each shard had its last record, ms after the start."""
-
-    async def main():
-        clock = VirtualClock()
-        stream = EmbeddedStream(SHARDS, now_ms=clock.now_ms, refuses=refuses)
-        records = input_for(stream, seed)
-        producer = Producer(
-            stream, clock=clock, entropy=SeededEntropy(seed), settings=ProducerSettings()
-        )
-        began_ms = clock.now_ms()
-        await producer.send(records)
-        last_ms = {shard: max(times) - began_ms for shard, times in stream.accepted_ms.items()}
-        assert numbers_per_key(stream.read()) == expected(records)  # All, once, in order.
-        return last_ms, producer.counts
-
-    return run_virtual(main())
+    clock = VirtualClock()
+    stream = EmbeddedStream(SHARDS, now_ms=clock.now_ms, refuses=refuses)
+    records = input_for(stream, seed)
+    producer = Producer(
+        stream, clock=clock, entropy=SeededEntropy(seed), settings=ProducerSettings()
+    )
+    began_ms = clock.now_ms()
+    await producer.send(records)
+    last_ms = {shard: max(times) - began_ms for shard, times in stream.accepted_ms.items()}
+    assert numbers_per_key(stream.read()) == expected(records)  # All, once, in order.
+    return last_ms, producer.counts
 
 
 def naive(seed, *, refuses):

@@ -9,6 +9,7 @@ from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.delivery import PositionLost, PositionOutlived, ShardStopped
 from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import World, a_lease, key
+from tests.virtual import virtual
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "on_trimmed": "jump"}
 HOUR_MS = 3_600_000
@@ -74,17 +75,15 @@ def test_what_came_behind_the_pin_and_was_trimmed_before_it_was_handled_is_told_
     assert (event.lease_key, event.done) == (key(0), "LATEST")
 
 
-def test_it_stops_the_shard_by_policy_which_goes_on_once_resumed():
-    async def main():
-        world = await untouched(25, on_trimmed="stop")
-        assert world.numbers == []
-        assert len(world.told(ShardStopped)) == 1
-        del world.state.documents["stop", key(0)]
-        await world.turn(turn_ms=20_000)
-        assert world.numbers == [3, 4]
-        assert len(world.told(PositionLost)) == 1
-
-    run_virtual(main())
+@virtual
+async def test_it_stops_the_shard_by_policy_which_goes_on_once_resumed():
+    world = await untouched(25, on_trimmed="stop")
+    assert world.numbers == []
+    assert len(world.told(ShardStopped)) == 1
+    del world.state.documents["stop", key(0)]
+    await world.turn(turn_ms=20_000)
+    assert world.numbers == [3, 4]
+    assert len(world.told(PositionLost)) == 1
 
 
 @pytest.mark.parametrize(("hours", "days"), [(23, 1), (25, 7)])
@@ -143,33 +142,28 @@ def test_a_parent_that_ends_a_second_time_does_not_hide_what_its_child_lost_sinc
     assert [event.lease_key for event in world.told(PositionLost)] == [key(1)]
 
 
-def test_a_shard_at_its_beginning_is_read_in_the_life_of_the_stream_that_there_is():
+@virtual
+async def test_a_shard_at_its_beginning_is_read_in_the_life_of_the_stream_that_there_is():
     stream = StreamIncarnation("arn", 7)
-
-    async def scenario():
-        world = World()
-        found = await start_position(
-            a_lease(checkpoint=AT_TRIM_HORIZON),
-            AT_TRIM_HORIZON,
-            incarnation=stream,
-            config=world.config,
-            state=FleetState(world.state, world.clock),
-            clock=world.clock,
-        )
-        assert (found.incarnation, found.shard_id) == (stream, key(0))
-
-    run_virtual(scenario())
+    world = World()
+    found = await start_position(
+        a_lease(checkpoint=AT_TRIM_HORIZON),
+        AT_TRIM_HORIZON,
+        incarnation=stream,
+        config=world.config,
+        state=FleetState(world.state, world.clock),
+        clock=world.clock,
+    )
+    assert (found.incarnation, found.shard_id) == (stream, key(0))
 
 
-def test_a_mark_of_a_moment_ago_is_not_looked_up_again():
-    async def scenario():
-        world, reads = World(), []
-        world.state.before = lambda call, kind, name: reads.append((call, kind))
-        marks = TipMarks(LeaseNotes(FleetState(world.state, world.clock)), world.clock)
-        for _ in range(3):
-            await marks.mark(key(0), done="1:0")
-            await world.clock.sleep_ms(1_000)
-        assert reads.count(("read", "tip")) == 1
-        assert reads.count(("write", "tip")) == 1
-
-    run_virtual(scenario())
+@virtual
+async def test_a_mark_of_a_moment_ago_is_not_looked_up_again():
+    world, reads = World(), []
+    world.state.before = lambda call, kind, name: reads.append((call, kind))
+    marks = TipMarks(LeaseNotes(FleetState(world.state, world.clock)), world.clock)
+    for _ in range(3):
+        await marks.mark(key(0), done="1:0")
+        await world.clock.sleep_ms(1_000)
+    assert reads.count(("read", "tip")) == 1
+    assert reads.count(("write", "tip")) == 1

@@ -21,6 +21,7 @@ from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
+from tests.virtual import virtual
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "failover_ms": 3_000}
 LANES = {lane_of(f"k{n}", 2): f"k{n}" for n in range(50)}
@@ -157,21 +158,19 @@ def test_what_lanes_have_done_ahead_does_not_come_again_whoever_of_ours_goes_on(
 
 
 @pytest.mark.parametrize("way", ["drained", "lost"])
-def test_an_idle_shard_that_another_of_ours_takes_up_days_later_has_lost_nothing(way):
-    async def scenario():
-        world = World(**SHORT)
-        world.put(1, 3)
-        await world.turn(turn_ms=30_000)
-        lease = world.lease()
-        if way == "drained":
-            await world.leases.apply(lease_changes.evict(lease))
-        await world.clock.sleep_ms(72 * HOUR_MS)
-        await world.leases.apply(lease_changes.assign(world.lease(), OTHER))
-        await world.turn(await world.open_slot("s0002"), turn_ms=30_000)
-        assert not world.told(PositionLost)
-        assert len(world.told(PositionOutlived)) == 1
-
-    run_virtual(scenario())
+@virtual
+async def test_an_idle_shard_that_another_of_ours_takes_up_days_later_has_lost_nothing(way):
+    world = World(**SHORT)
+    world.put(1, 3)
+    await world.turn(turn_ms=30_000)
+    lease = world.lease()
+    if way == "drained":
+        await world.leases.apply(lease_changes.evict(lease))
+    await world.clock.sleep_ms(72 * HOUR_MS)
+    await world.leases.apply(lease_changes.assign(world.lease(), OTHER))
+    await world.turn(await world.open_slot("s0002"), turn_ms=30_000)
+    assert not world.told(PositionLost)
+    assert len(world.told(PositionOutlived)) == 1
 
 
 # --- documents of the release before
@@ -185,80 +184,70 @@ def of_the_release_before(world, kind):
 
 
 @pytest.mark.parametrize("is_set_back", [False, True])
-def test_a_window_of_the_release_before_goes_on_until_its_lease_is_set_back(is_set_back):
+@virtual
+async def test_a_window_of_the_release_before_goes_on_until_its_lease_is_set_back(is_set_back):
     """Nothing repeats a state: what was in it would be lost from its sum."""
-
-    async def scenario():
-        windows = Windows()
-        world = a_world(windows)
-        await goes_on(world)
-        done = len(world.numbers)
-        of_the_release_before(world, "window")
-        if is_set_back:
-            await raise_generation(world.state, key(0), now_ms=1)
-        await finish(world, ME)
-        assert windows.windows[-1] == list(range(done if is_set_back else 0, 20))
-
-    run_virtual(scenario())
+    windows = Windows()
+    world = a_world(windows)
+    await goes_on(world)
+    done = len(world.numbers)
+    of_the_release_before(world, "window")
+    if is_set_back:
+        await raise_generation(world.state, key(0), now_ms=1)
+    await finish(world, ME)
+    assert windows.windows[-1] == list(range(done if is_set_back else 0, 20))
 
 
 @pytest.mark.parametrize("is_set_back", [False, True])
-def test_a_tip_mark_of_the_release_before_counts_until_its_lease_is_set_back(is_set_back):
-    async def scenario():
-        world = World(**SHORT, on_trimmed="jump")
-        world.put(1, 3)
-        await world.turn(turn_ms=30_000)
-        of_the_release_before(world, "tip")
-        if is_set_back:
-            await raise_generation(world.state, key(0), now_ms=1)
-        world.stream.trim(key(0))
-        await world.turn(turn_ms=30_000)
-        assert bool(world.told(PositionLost)) == is_set_back
-
-    run_virtual(scenario())
+@virtual
+async def test_a_tip_mark_of_the_release_before_counts_until_its_lease_is_set_back(is_set_back):
+    world = World(**SHORT, on_trimmed="jump")
+    world.put(1, 3)
+    await world.turn(turn_ms=30_000)
+    of_the_release_before(world, "tip")
+    if is_set_back:
+        await raise_generation(world.state, key(0), now_ms=1)
+    world.stream.trim(key(0))
+    await world.turn(turn_ms=30_000)
+    assert bool(world.told(PositionLost)) == is_set_back
 
 
-def test_lanes_of_the_release_before_come_again():
+@virtual
+async def test_lanes_of_the_release_before_come_again():
     """In doubt it repeats, and never loses."""
-
-    async def scenario():
-        world = a_world(SlowLane())
-        await goes_on(world)
-        of_the_release_before(world, "lanes")
-        stands = int(world.lease().checkpoint.sequence_number)
-        numbers = world.stream.sequence_numbers(key(0))
-        ahead = {n for n in world.numbers if int(numbers[n]) > stands}
-        before = len(world.numbers)
-        assert ahead
-        await finish(world, ME)
-        assert ahead <= set(world.numbers[before:])
-        assert set(world.numbers) == set(range(20))
-
-    run_virtual(scenario())
+    world = a_world(SlowLane())
+    await goes_on(world)
+    of_the_release_before(world, "lanes")
+    stands = int(world.lease().checkpoint.sequence_number)
+    numbers = world.stream.sequence_numbers(key(0))
+    ahead = {n for n in world.numbers if int(numbers[n]) > stands}
+    before = len(world.numbers)
+    assert ahead
+    await finish(world, ME)
+    assert ahead <= set(world.numbers[before:])
+    assert set(world.numbers) == set(range(20))
 
 
-def test_a_crash_note_of_the_release_before_charges_nobody():
-    async def scenario():
-        world, steps = World(**SHORT, max_batch_records=1), []
-        world.put(1, 3)
+@virtual
+async def test_a_crash_note_of_the_release_before_charges_nobody():
+    world, steps = World(**SHORT, max_batch_records=1), []
+    world.put(1, 3)
 
-        async def kill(batch):
-            if steps:
-                steps[-1].died.set()
-                await asyncio.Event().wait()
+    async def kill(batch):
+        if steps:
+            steps[-1].died.set()
+            await asyncio.Event().wait()
 
-        world.handler = MemoryHandler(world.clock, kill)
-        for _ in range(2):
-            steps.append(Steps(only=lambda name: False))
-            steps[-1].names.append("in the handler")
-            await process(world, steps[-1], turn_ms=30_000)
-        of_the_release_before(world, "note")
-        steps.clear()
-        await world.turn(turn_ms=30_000)
-        assert world.numbers == [1, 2, 3]
-        assert not world.told(CrashCharged)
-
-    run_virtual(scenario())
+    world.handler = MemoryHandler(world.clock, kill)
+    for _ in range(2):
+        steps.append(Steps(only=lambda name: False))
+        steps[-1].names.append("in the handler")
+        await process(world, steps[-1], turn_ms=30_000)
+    of_the_release_before(world, "note")
+    steps.clear()
+    await world.turn(turn_ms=30_000)
+    assert world.numbers == [1, 2, 3]
+    assert not world.told(CrashCharged)
 
 
 # --- what it costs

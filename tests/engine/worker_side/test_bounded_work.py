@@ -19,6 +19,7 @@ from shardfleet.producer.aggregate import aggregate
 from shardfleet.records import StreamRecord
 from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import World, key
+from tests.virtual import virtual
 
 LARGE = 10 * 1024 * 1024 - 512  # Kinesis takes 10 MiB with the key.
 SOUND = bytes.fromhex("0a 01 6b 1a 05 08 00 1a 01 78")
@@ -46,22 +47,19 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_in_each_shard_costs_no_lease_and_everything_else_is_delivered(name):
+@virtual
+async def test_a_bomb_in_each_shard_costs_no_lease_and_everything_else_is_delivered(name):
     """The loop has its turn between steps, so that renewals have theirs."""
-
-    async def main():
-        world = World(shards=2, leases_per_worker=2, handler_timeout_ms=5_000)
-        for number in range(2):
-            world.put(1, 2, number=number)
-            world.stream.put(BOMBS[name], shard_id=key(number))
-            world.put(3, 4, number=number)
-        await world.turn(turn_ms=60_000)
-        handled = [r.data for r in world.handler.handled]
-        for data in (b"1", b"2", b"3", b"4"):
-            assert handled.count(data) == 2
-        assert not world.told(LeaseLost)
-
-    run_virtual(main())
+    world = World(shards=2, leases_per_worker=2, handler_timeout_ms=5_000)
+    for number in range(2):
+        world.put(1, 2, number=number)
+        world.stream.put(BOMBS[name], shard_id=key(number))
+        world.put(3, 4, number=number)
+    await world.turn(turn_ms=60_000)
+    handled = [r.data for r in world.handler.handled]
+    for data in (b"1", b"2", b"3", b"4"):
+        assert handled.count(data) == 2
+    assert not world.told(LeaseLost)
 
 
 async def turns_of_others(page):
@@ -90,33 +88,27 @@ def test_others_have_their_turn_while_a_page_of_small_records_is_taken_apart():
     assert run_virtual(turns_of_others(page)) >= 4
 
 
-def test_whoever_is_asked_to_stop_takes_no_more_bombs_apart():
+@virtual
+async def test_whoever_is_asked_to_stop_takes_no_more_bombs_apart():
     """A page of bombs took longer than a handover may (seed 222)."""
-
-    async def main():
-        world = World()
-        bomb = BOMBS["keys that are no UTF-8"]
-        page = [StreamRecord(bomb, "k", str(number), 0) for number in range(1, 6)]
-        halt = Halt()
-        expander = Deaggregator(key(0), None, config=world.config, sink=world.events, halt=halt)
-        asyncio.get_running_loop().call_soon(halt.set)
-        with pytest.raises(Halted):
-            await UserRecords(page, None, expander).waiting(10)
-        assert not world.told(AggregatesNotExpanded), "the first one is not even done"
-
-    run_virtual(main())
+    world = World()
+    bomb = BOMBS["keys that are no UTF-8"]
+    page = [StreamRecord(bomb, "k", str(number), 0) for number in range(1, 6)]
+    halt = Halt()
+    expander = Deaggregator(key(0), None, config=world.config, sink=world.events, halt=halt)
+    asyncio.get_running_loop().call_soon(halt.set)
+    with pytest.raises(Halted):
+        await UserRecords(page, None, expander).waiting(10)
+    assert not world.told(AggregatesNotExpanded), "the first one is not even done"
 
 
-def test_small_aggregates_are_no_long_stretch_together_either():
+@virtual
+async def test_small_aggregates_are_no_long_stretch_together_either():
     """A page of 10 MiB of bombs is as long as one of them."""
-
-    async def main():
-        world = World()
-        sound = aggregate([OutgoingRecord("k", b"x" * 100_000), OutgoingRecord("k", b"y")])
-        left = [StreamRecord(sound, "k", str(n), 0) for n in range(40)]
-        made = []
-        deaggregator = Deaggregator(key(0), None, config=world.config, sink=world.events)
-        deaggregator.take_apart(left, made, until=10_000, done=None)
-        assert sum(len(record.data) for record in made) < 500_000
-
-    run_virtual(main())
+    world = World()
+    sound = aggregate([OutgoingRecord("k", b"x" * 100_000), OutgoingRecord("k", b"y")])
+    left = [StreamRecord(sound, "k", str(n), 0) for n in range(40)]
+    made = []
+    deaggregator = Deaggregator(key(0), None, config=world.config, sink=world.events)
+    deaggregator.take_apart(left, made, until=10_000, done=None)
+    assert sum(len(record.data) for record in made) < 500_000

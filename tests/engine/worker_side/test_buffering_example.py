@@ -8,9 +8,9 @@ import pytest
 
 from shardfleet.runtime.handler_call import HandlerCaller
 from shardfleet.runtime.handler_loading import as_handler
-from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.worker_kit import World, key
+from tests.virtual import virtual
 
 EXAMPLE = Path(__file__).parents[3] / "functions/examples/buffer_to_s3/handler.py"
 MANUAL = {"handler_timeout_ms": 2_000, "turn_margin_ms": 3_000, "checkpoint": "manual"}
@@ -55,35 +55,29 @@ def a_world(example, bucket, **config):
     return world
 
 
-def test_files_are_cut_by_size_and_by_time_and_named_by_what_is_in_them(example):
+@virtual
+async def test_files_are_cut_by_size_and_by_time_and_named_by_what_is_in_them(example):
     bucket = Bucket()
-
-    async def main():
-        world = a_world(example, bucket, max_open_bytes=4, max_open_age_ms=5_000)
-        world.put(1, 6)
-        await world.turn(turn_ms=30_000)
-        assert [*bucket.files.values()] == [[1, 2, 3, 4], [5, 6]]
-        numbers = world.stream.sequence_numbers(key(0))
-        assert [*bucket.files] == sorted(bucket.files)
-        for name, first, last in zip(bucket.files, (0, 4), (3, 5), strict=True):
-            given = f"{numbers[first]:0>56}.000000-{numbers[last]:0>56}.000000"
-            assert name == f"{key(0)}/{given}"
-        assert str(world.lease().checkpoint) == numbers[-1]
-
-    run_virtual(main())
+    world = a_world(example, bucket, max_open_bytes=4, max_open_age_ms=5_000)
+    world.put(1, 6)
+    await world.turn(turn_ms=30_000)
+    assert [*bucket.files.values()] == [[1, 2, 3, 4], [5, 6]]
+    numbers = world.stream.sequence_numbers(key(0))
+    assert [*bucket.files] == sorted(bucket.files)
+    for name, first, last in zip(bucket.files, (0, 4), (3, 5), strict=True):
+        given = f"{numbers[first]:0>56}.000000-{numbers[last]:0>56}.000000"
+        assert name == f"{key(0)}/{given}"
+    assert str(world.lease().checkpoint) == numbers[-1]
 
 
-def test_while_s3_refuses_nothing_is_checkpointed_and_nothing_repeated_in_a_file(example):
+@virtual
+async def test_while_s3_refuses_nothing_is_checkpointed_and_nothing_repeated_in_a_file(example):
     bucket = Bucket()
     bucket.refusals = 3
-
-    async def main():
-        world = a_world(example, bucket, max_open_records=3)
-        world.put(1, 7)
-        await world.turn(turn_ms=60_000)
-        assert bucket.puts == [[1, 2, 3], [4, 5, 6], [7]]
-
-    run_virtual(main())
+    world = a_world(example, bucket, max_open_records=3)
+    world.put(1, 7)
+    await world.turn(turn_ms=60_000)
+    assert bucket.puts == [[1, 2, 3], [4, 5, 6], [7]]
 
 
 def test_a_death_at_any_step_leaves_files_without_gaps_that_repeat_the_last_one_at_most(example):

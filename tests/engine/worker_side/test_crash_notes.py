@@ -15,6 +15,7 @@ from shardfleet_testkit.memory import MemoryEvents, MemoryStateStore
 from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, World, a_config, at, key
+from tests.virtual import virtual
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
 
@@ -55,6 +56,10 @@ class Mortal:
         raise AssertionError("it never stopped dying")
 
 
+def a_world(**world):
+    return World(**{**SHORT, **world})
+
+
 def in_world(scenario, **world):
     async def main():
         return await scenario(World(**{**SHORT, **world}))
@@ -67,26 +72,25 @@ def sequence_of(world, number, shard=0):
     return at(next(r.sequence_number for r in records if r.data == str(number).encode()))
 
 
-def test_a_poison_record_stops_its_own_shard_and_the_others_are_handled():
-    async def scenario(world):
-        world.put(1, 20, number=0)
-        world.put(21, 30, number=1)
-        world.put(31, 40, number=2)
-        mortal = Mortal(world, 13)
-        deaths = await mortal.run_until_alive(turn_ms=30_000)
+@virtual
+async def test_a_poison_record_stops_its_own_shard_and_the_others_are_handled():
+    world = a_world(shards=3)
+    world.put(1, 20, number=0)
+    world.put(21, 30, number=1)
+    world.put(31, 40, number=2)
+    mortal = Mortal(world, 13)
+    deaths = await mortal.run_until_alive(turn_ms=30_000)
 
-        stop = world.state.documents["stop", key(0)].body
-        assert stop["position"] == str(sequence_of(world, 13))
-        assert "the process died 3 times" in stop["error"]
-        # One death in an ordinary turn, one over the noted range, then over the record alone.
-        assert deaths == 4
-        assert set(mortal.handled) == {*range(1, 13), *range(21, 41)}
-        assert world.lease(0).checkpoint == sequence_of(world, 12)
-        assert world.lease(0).lease_owner == ME
-        assert {event.lease_key for event in world.told(CrashCharged)} == {key(0)}
-        assert ("stop", key(1)) not in world.state.documents
-
-    in_world(scenario, shards=3)
+    stop = world.state.documents["stop", key(0)].body
+    assert stop["position"] == str(sequence_of(world, 13))
+    assert "the process died 3 times" in stop["error"]
+    # One death in an ordinary turn, one over the noted range, then over the record alone.
+    assert deaths == 4
+    assert set(mortal.handled) == {*range(1, 13), *range(21, 41)}
+    assert world.lease(0).checkpoint == sequence_of(world, 12)
+    assert world.lease(0).lease_owner == ME
+    assert {event.lease_key for event in world.told(CrashCharged)} == {key(0)}
+    assert ("stop", key(1)) not in world.state.documents
 
 
 @pytest.mark.parametrize("max_crashes", [1, 3])
@@ -122,143 +126,131 @@ def test_two_poison_records_in_a_row_are_both_given_up():
     in_world(scenario, max_batch_records=1, **policy)
 
 
-def test_normal_turns_write_no_notes():
-    async def scenario(world):
-        world.put(1, 20)
-        await Mortal(world).run(turn_ms=30_000)
-        assert not [kind for kind, _ in world.state.documents if kind == "note"]
-
-    in_world(scenario)
-
-
-def test_after_a_crash_calls_run_one_at_a_time_and_each_is_noted_before_it_begins():
-    async def scenario(world):
-        for shard in range(3):
-            world.put(10 * shard, 10 * shard + 5, number=shard)
-        steps = Steps(act_at=0, only=lambda name: name == "before handler.run")
-        await process(world, steps, turn_ms=30_000)
-        assert len(world.deaths) == 1
-        open_notes = []
-
-        async def script(batch):
-            notes = [
-                (k, d.body) for (kind, k), d in world.state.documents.items() if kind == "note"
-            ]
-            open_notes.append([k for k, body in notes if body["is_open"]])
-            assert open_notes[-1] == [batch.shard_id]
-            await world.clock.sleep_ms(500)
-
-        world.handler = MemoryHandler(world.clock, script, overlaps=True)
-        await world.turn(turn_ms=20_000)
-        assert world.handler.running_most == 1
-        assert len(open_notes) == 9
-        assert sorted(world.numbers) == [10 * s + n for s in range(3) for n in range(6)]
-        assert [event.suspicious for event in world.told(TurnBegun)] == [False, True]
-
-        world.handler = MemoryHandler(world.clock, None, overlaps=True)
-        await world.turn(turn_ms=20_000)
-        assert world.told(TurnBegun)[-1].suspicious is False
-
-    in_world(scenario, shards=3, max_batch_records=2)
+@virtual
+async def test_normal_turns_write_no_notes():
+    world = a_world()
+    world.put(1, 20)
+    await Mortal(world).run(turn_ms=30_000)
+    assert not [kind for kind, _ in world.state.documents if kind == "note"]
 
 
-def test_suspicion_ends_when_what_was_read_first_is_done():
-    async def scenario(world):
-        world.put(1, 3)
-        steps = Steps(act_at=0, only=lambda name: name == "before handler.run")
-        await process(world, steps, turn_ms=30_000)
+@virtual
+async def test_after_a_crash_calls_run_one_at_a_time_and_each_is_noted_before_it_begins():
+    world = a_world(shards=3, max_batch_records=2)
+    for shard in range(3):
+        world.put(10 * shard, 10 * shard + 5, number=shard)
+    steps = Steps(act_at=0, only=lambda name: name == "before handler.run")
+    await process(world, steps, turn_ms=30_000)
+    assert len(world.deaths) == 1
+    open_notes = []
 
-        async def later():
-            await world.clock.sleep_ms(60_000)
-            before = dict(world.state.documents)
-            world.put(4, 6)
-            await world.clock.sleep_ms(5_000)
-            notes = [world.state.documents[k] is before[k] for k in before if k[0] == "note"]
-            assert notes == [True]
+    async def script(batch):
+        notes = [(k, d.body) for (kind, k), d in world.state.documents.items() if kind == "note"]
+        open_notes.append([k for k, body in notes if body["is_open"]])
+        assert open_notes[-1] == [batch.shard_id]
+        await world.clock.sleep_ms(500)
 
-        task = asyncio.create_task(later())
-        await world.turn(turn_ms=90_000)
-        await task
-        assert world.numbers == [1, 2, 3, 4, 5, 6]
+    world.handler = MemoryHandler(world.clock, script, overlaps=True)
+    await world.turn(turn_ms=20_000)
+    assert world.handler.running_most == 1
+    assert len(open_notes) == 9
+    assert sorted(world.numbers) == [10 * s + n for s in range(3) for n in range(6)]
+    assert [event.suspicious for event in world.told(TurnBegun)] == [False, True]
 
-    in_world(scenario)
+    world.handler = MemoryHandler(world.clock, None, overlaps=True)
+    await world.turn(turn_ms=20_000)
+    assert world.told(TurnBegun)[-1].suspicious is False
 
 
-def test_the_charged_shard_goes_first():
+@virtual
+async def test_suspicion_ends_when_what_was_read_first_is_done():
+    world = a_world()
+    world.put(1, 3)
+    steps = Steps(act_at=0, only=lambda name: name == "before handler.run")
+    await process(world, steps, turn_ms=30_000)
+
+    async def later():
+        await world.clock.sleep_ms(60_000)
+        before = dict(world.state.documents)
+        world.put(4, 6)
+        await world.clock.sleep_ms(5_000)
+        notes = [world.state.documents[k] is before[k] for k in before if k[0] == "note"]
+        assert notes == [True]
+
+    task = asyncio.create_task(later())
+    await world.turn(turn_ms=90_000)
+    await task
+    assert world.numbers == [1, 2, 3, 4, 5, 6]
+
+
+@virtual
+async def test_the_charged_shard_goes_first():
     """So that its next death does not cost the others what they were doing."""
-
-    async def scenario(world):
-        world.put(0, 5, number=0)
-        world.put(10, 15, number=1)
-        await world.clock.sleep_ms(1_000)
-        world.put(20, 23, number=2)
-        mortal = Mortal(world, 23)
-        mortal.failing = (key(0), key(1))
-        assert not await mortal.run(turn_ms=30_000)
-        assert not await mortal.run(turn_ms=30_000)
-        mortal.poison.clear()
-        mortal.failing = ()
-        mortal.handled.clear()
-        assert await mortal.run(turn_ms=30_000)
-        calls = [[int(record.data) for record in call.batch] for call in world.handler.calls]
-        # Whoever asks first goes at once, with one batch; then the noted range, one by one, each
-        # as soon as it is asked for, although the others have older records.
-        assert calls.index([22]) == 1
-        assert calls.index([23]) <= 3
-        assert set(mortal.handled) == {*range(6), *range(10, 16), 22, 23}
-
-    in_world(scenario, shards=3, max_batch_records=2, max_attempts=0)
+    world = a_world(shards=3, max_batch_records=2, max_attempts=0)
+    world.put(0, 5, number=0)
+    world.put(10, 15, number=1)
+    await world.clock.sleep_ms(1_000)
+    world.put(20, 23, number=2)
+    mortal = Mortal(world, 23)
+    mortal.failing = (key(0), key(1))
+    assert not await mortal.run(turn_ms=30_000)
+    assert not await mortal.run(turn_ms=30_000)
+    mortal.poison.clear()
+    mortal.failing = ()
+    mortal.handled.clear()
+    assert await mortal.run(turn_ms=30_000)
+    calls = [[int(record.data) for record in call.batch] for call in world.handler.calls]
+    # Whoever asks first goes at once, with one batch; then the noted range, one by one, each
+    # as soon as it is asked for, although the others have older records.
+    assert calls.index([22]) == 1
+    assert calls.index([23]) <= 3
+    assert set(mortal.handled) == {*range(6), *range(10, 16), 22, 23}
 
 
-def test_a_death_over_records_that_were_done_all_the_same_is_not_charged_to_later_ones():
+@virtual
+async def test_a_death_over_records_that_were_done_all_the_same_is_not_charged_to_later_ones():
     """Found by the simulation: after one call a record counted as the cause of three deaths."""
+    clock = VirtualClock()
+    state = FleetState(MemoryStateStore(), clock)
 
-    async def main():
-        clock = VirtualClock()
-        state = FleetState(MemoryStateStore(), clock)
+    async def suspicious_turn():
+        notes = CrashNotes(state, suspicious=True, config=a_config(), events=MemoryEvents())
+        await notes.charge("k", done=AT_TRIM_HORIZON)
+        return notes
 
-        async def suspicious_turn():
-            notes = CrashNotes(state, suspicious=True, config=a_config(), events=MemoryEvents())
-            await notes.charge("k", done=AT_TRIM_HORIZON)
-            return notes
+    def a_call(*records):
+        return NotedCall.of(CallKind.RECORDS, records, done=AT_TRIM_HORIZON)
 
-        def a_call(*records):
-            return NotedCall.of(CallKind.RECORDS, records, done=AT_TRIM_HORIZON)
+    await (await suspicious_turn()).begin("k", a_call(at(5), at(6)))
+    notes = await suspicious_turn()
+    assert notes.is_charged("k")
+    assert notes.attempts("k").fitting([at(5), at(6), at(7)]) == 1
+    await notes.begin("k", a_call(at(5)))
+    assert (await state.note("k")).crashes == 1
 
-        await (await suspicious_turn()).begin("k", a_call(at(5), at(6)))
-        notes = await suspicious_turn()
-        assert notes.is_charged("k")
-        assert notes.attempts("k").fitting([at(5), at(6), at(7)]) == 1
-        await notes.begin("k", a_call(at(5)))
-        assert (await state.note("k")).crashes == 1
-
-        await (await suspicious_turn()).begin("k", a_call(at(5), at(6)))
-        notes = await suspicious_turn()
-        # What the dead process had done was checkpointed.
-        assert notes.attempts("k").fitting([at(7), at(8)]) == 2
-        assert not notes.is_charged("k")
-        await notes.begin("k", a_call(at(7), at(8)))
-        assert (await state.note("k")).crashes == 0
-
-    run_virtual(main())
+    await (await suspicious_turn()).begin("k", a_call(at(5), at(6)))
+    notes = await suspicious_turn()
+    # What the dead process had done was checkpointed.
+    assert notes.attempts("k").fitting([at(7), at(8)]) == 2
+    assert not notes.is_charged("k")
+    await notes.begin("k", a_call(at(7), at(8)))
+    assert (await state.note("k")).crashes == 0
 
 
-def test_kills_at_random_moments_stop_no_shard():
+@virtual
+async def test_kills_at_random_moments_stop_no_shard():
     """A chaos monkey is no poison: only repeated deaths over one record count."""
-
-    async def scenario(world):
-        feed = asyncio.create_task(_producing(world, 300))
-        for n in range(8):
-            steps = Steps(act_at=40 + 17 * n)
-            await process(world, steps, turn_ms=60_000)
-        await world.turn(turn_ms=60_000)
-        await feed
-        await world.turn(turn_ms=30_000)
-        assert len(world.deaths) >= 5
-        assert not [kind for kind, _ in world.state.documents if kind == "stop"]
-        assert set(world.numbers) == set(range(300))
-
-    in_world(scenario, shards=3)
+    world = a_world(shards=3)
+    feed = asyncio.create_task(_producing(world, 300))
+    for n in range(8):
+        steps = Steps(act_at=40 + 17 * n)
+        await process(world, steps, turn_ms=60_000)
+    await world.turn(turn_ms=60_000)
+    await feed
+    await world.turn(turn_ms=30_000)
+    assert len(world.deaths) >= 5
+    assert not [kind for kind, _ in world.state.documents if kind == "stop"]
+    assert set(world.numbers) == set(range(300))
 
 
 async def _producing(world, count):

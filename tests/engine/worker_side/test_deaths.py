@@ -33,6 +33,7 @@ from shardfleet_testkit.memory import ProcessEndedError
 from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, key
+from tests.virtual import virtual
 
 RAISES, HANGS, KILLS = WAYS = ("raises", "hangs", "kills")
 MOST = 3  # of attempts and of deaths
@@ -200,33 +201,31 @@ def test_the_table_has_every_kind_of_call_every_way_and_every_policy():
 
 
 @pytest.mark.parametrize(("kind", "way", "policy", "outcome"), CELLS)
-def test_what_goes_wrong_is_found_and_its_neighbours_go_on(kind, way, policy, outcome):
-    async def main():
-        world, guilty = await played(kind, way, policy)
-        if kind == "load":
-            # It is over with the next import, and nobody has to pay for it.
-            assert world.slot().failure is None
-            assert guilty.handled.keys() >= {*range(1, 7)}
-        else:
-            assert guilty.outcome == outcome
-        if outcome in ("skipped", "kept"):
-            assert guilty.handled.keys() >= {*range(1, 7)} - {3}
-        if way == RAISES and kind in ("window", "flush", "started", "ended"):
-            # A function is asked once more before its shard is left.
-            assert guilty.goes_wrong == MOST + (kind == "flush")
-        if outcome == "stopped" and way != RAISES:
-            stop = world.state.documents["stop", key(0)].body
-            assert f"the process died {MOST} times" in stop["error"]
-            if kind in list(CallKind) and kind != "records":
-                assert stop["error"].startswith(CallKind(kind).in_words)
-            # One death in an ordinary turn, unless it was noted as a time-out.
-            assert len(world.deaths) <= MOST + 1
-        charged = {event.lease_key for event in world.told(CrashCharged)}
-        assert charged <= ({key(0)} if way != RAISES else set())
-        assert not {("stop", key(1)), ("stop", key(2))} & world.state.documents.keys()
-        assert guilty.handled.keys() >= {*range(11, 17), *range(21, 27)}
-
-    run_virtual(main())
+@virtual
+async def test_what_goes_wrong_is_found_and_its_neighbours_go_on(kind, way, policy, outcome):
+    world, guilty = await played(kind, way, policy)
+    if kind == "load":
+        # It is over with the next import, and nobody has to pay for it.
+        assert world.slot().failure is None
+        assert guilty.handled.keys() >= {*range(1, 7)}
+    else:
+        assert guilty.outcome == outcome
+    if outcome in ("skipped", "kept"):
+        assert guilty.handled.keys() >= {*range(1, 7)} - {3}
+    if way == RAISES and kind in ("window", "flush", "started", "ended"):
+        # A function is asked once more before its shard is left.
+        assert guilty.goes_wrong == MOST + (kind == "flush")
+    if outcome == "stopped" and way != RAISES:
+        stop = world.state.documents["stop", key(0)].body
+        assert f"the process died {MOST} times" in stop["error"]
+        if kind in list(CallKind) and kind != "records":
+            assert stop["error"].startswith(CallKind(kind).in_words)
+        # One death in an ordinary turn, unless it was noted as a time-out.
+        assert len(world.deaths) <= MOST + 1
+    charged = {event.lease_key for event in world.told(CrashCharged)}
+    assert charged <= ({key(0)} if way != RAISES else set())
+    assert not {("stop", key(1)), ("stop", key(2))} & world.state.documents.keys()
+    assert guilty.handled.keys() >= {*range(11, 17), *range(21, 27)}
 
 
 async def lives(world, script, *, turns, load_ms=0, turn_ms=60_000):
@@ -268,55 +267,49 @@ def test_an_import_of_any_length_does_not_end_the_suspicion(load_ms, failover_ms
         run_virtual(main())
 
 
-def test_an_outage_charges_only_calls_that_were_made():
+@virtual
+async def test_an_outage_charges_only_calls_that_were_made():
     """E3: after the first time-out the next shard was noted, never called, and charged."""
+    world = World(shards=4, **{**COMMON, "max_attempts": 10}, on_exhausted="sqs")
+    calls, until_ms = Counter(), world.clock.now_ms() + 12_000
 
-    async def main():
-        world = World(shards=4, **{**COMMON, "max_attempts": 10}, on_exhausted="sqs")
-        calls, until_ms = Counter(), world.clock.now_ms() + 12_000
+    async def out(batch):
+        calls.update((batch.shard_id, int(record.data)) for record in batch)
+        if world.clock.now_ms() < until_ms:
+            await asyncio.Event().wait()
 
-        async def out(batch):
-            calls.update((batch.shard_id, int(record.data)) for record in batch)
-            if world.clock.now_ms() < until_ms:
-                await asyncio.Event().wait()
-
-        for shard in range(4):
-            world.put(10 * shard, number=shard)
-        await lives(world, out, turns=6)
-        assert len(world.deaths) >= 2
-        for failed in world.dead_letters.kept:
-            for record in failed.records:
-                assert failed.attempts <= calls[record.shard_id, int(record.data)]
-        for charge in world.told(CrashCharged):
-            assert charge.crashes <= calls.total()
-        assert sum(1 for _ in world.told(CrashCharged)) <= len(world.deaths)
-        for shard in range(4):
-            charges = [c for c in world.told(CrashCharged) if c.lease_key == key(shard)]
-            assert len(charges) <= calls[key(shard), 10 * shard]
-        assert {shard for shard, _ in calls} == {key(n) for n in range(4)}
-
-    run_virtual(main())
+    for shard in range(4):
+        world.put(10 * shard, number=shard)
+    await lives(world, out, turns=6)
+    assert len(world.deaths) >= 2
+    for failed in world.dead_letters.kept:
+        for record in failed.records:
+            assert failed.attempts <= calls[record.shard_id, int(record.data)]
+    for charge in world.told(CrashCharged):
+        assert charge.crashes <= calls.total()
+    assert sum(1 for _ in world.told(CrashCharged)) <= len(world.deaths)
+    for shard in range(4):
+        charges = [c for c in world.told(CrashCharged) if c.lease_key == key(shard)]
+        assert len(charges) <= calls[key(shard), 10 * shard]
+    assert {shard for shard, _ in calls} == {key(n) for n in range(4)}
 
 
-def test_a_note_is_closed_however_late_its_call_returns():
+@virtual
+async def test_a_note_is_closed_however_late_its_call_returns():
     """E3: a call that returned after the suspicion was over left its note open."""
+    world = World(shards=2, **{**COMMON, "handler_timeout_ms": 50_000})
+    world.put(1, 3)
+    steps = Steps(act_at=0, only=lambda name: name == "before handler.run")
+    await process(world, steps, turn_ms=120_000)
 
-    async def main():
-        world = World(shards=2, **{**COMMON, "handler_timeout_ms": 50_000})
-        world.put(1, 3)
-        steps = Steps(act_at=0, only=lambda name: name == "before handler.run")
-        await process(world, steps, turn_ms=120_000)
+    async def slow(batch):
+        del batch
+        await world.clock.sleep_ms(40_000)
 
-        async def slow(batch):
-            del batch
-            await world.clock.sleep_ms(40_000)
-
-        world.handler = MemoryHandler(world.clock, slow)
-        await world.turn(turn_ms=200_000)
-        assert world.state.documents["note", key(0)].body["is_open"] is False
-        assert not world.told(CrashCharged)
-
-    run_virtual(main())
+    world.handler = MemoryHandler(world.clock, slow)
+    await world.turn(turn_ms=200_000)
+    assert world.state.documents["note", key(0)].body["is_open"] is False
+    assert not world.told(CrashCharged)
 
 
 @pytest.mark.parametrize("refused", ["before the call", "after the call"])
@@ -372,161 +365,144 @@ def test_a_note_is_closed_though_the_turn_ends_and_the_table_refuses_meanwhile(r
     run_virtual(main())
 
 
-def test_what_fails_at_first_and_kills_then_is_found():
+@virtual
+async def test_what_fails_at_first_and_kills_then_is_found():
     """A shard that failed is a suspect as long as it has not done what failed."""
+    world = World(shards=3, **{**COMMON, "max_attempts": 0}, on_exhausted="sqs")
+    guilty = Guilty(world, "records", KILLS)
+    wrong, tries = guilty._go_wrong, Counter()
 
-    async def main():
-        world = World(shards=3, **{**COMMON, "max_attempts": 0}, on_exhausted="sqs")
-        guilty = Guilty(world, "records", KILLS)
-        wrong, tries = guilty._go_wrong, Counter()
+    async def at_the_second_time():
+        tries[len(world.deaths)] += 1
+        if tries[len(world.deaths)] == 1:
+            raise MemoryError
+        await wrong()
 
-        async def at_the_second_time():
-            tries[len(world.deaths)] += 1
-            if tries[len(world.deaths)] == 1:
-                raise MemoryError
-            await wrong()
-
-        guilty._go_wrong = at_the_second_time
-        for shard in range(3):
-            world.put(10 * shard + 1, 10 * shard + 6, number=shard)
-        for _ in range(TURNS_MOST):
-            if await guilty.run():
-                break
-        assert guilty.outcome == "kept"
-        assert guilty.handled.keys() >= {*range(1, 7), *range(11, 17), *range(21, 27)} - {3}
-        assert {charge.lease_key for charge in world.told(CrashCharged)} == {key(0)}
-
-    run_virtual(main())
+    guilty._go_wrong = at_the_second_time
+    for shard in range(3):
+        world.put(10 * shard + 1, 10 * shard + 6, number=shard)
+    for _ in range(TURNS_MOST):
+        if await guilty.run():
+            break
+    assert guilty.outcome == "kept"
+    assert guilty.handled.keys() >= {*range(1, 7), *range(11, 17), *range(21, 27)} - {3}
+    assert {charge.lease_key for charge in world.told(CrashCharged)} == {key(0)}
 
 
-def test_what_kills_many_pages_behind_the_checkpoint_is_found():
+@virtual
+async def test_what_kills_many_pages_behind_the_checkpoint_is_found():
     """Each turn stores each page, so the next one begins with the page that kills."""
-
-    async def main():
-        config = {"records_per_read": 2, "checkpoint_ms": 600_000}
-        world = World(shards=3, **COMMON, **config)
-        guilty = Guilty(world, "records", KILLS)
-        world.put(91, 99)
-        world.put(3)
-        for shard in (1, 2):
-            world.put(10 * shard + 1, 10 * shard + 6, number=shard)
-        deaths = 0
-        while not await guilty.run():
-            deaths += 1
-            assert deaths <= MOST + 2
-        assert guilty.outcome == "stopped"
-        assert {charge.lease_key for charge in world.told(CrashCharged)} == {key(0)}
-
-    run_virtual(main())
+    config = {"records_per_read": 2, "checkpoint_ms": 600_000}
+    world = World(shards=3, **COMMON, **config)
+    guilty = Guilty(world, "records", KILLS)
+    world.put(91, 99)
+    world.put(3)
+    for shard in (1, 2):
+        world.put(10 * shard + 1, 10 * shard + 6, number=shard)
+    deaths = 0
+    while not await guilty.run():
+        deaths += 1
+        assert deaths <= MOST + 2
+    assert guilty.outcome == "stopped"
+    assert {charge.lease_key for charge in world.told(CrashCharged)} == {key(0)}
 
 
-def test_who_is_acquitted_is_handled_beside_others_and_noted_no_more():
+@virtual
+async def test_who_is_acquitted_is_handled_beside_others_and_noted_no_more():
     """An idle shard, and one that nobody can handle, keep their neighbours from nothing."""
+    world = World(shards=4, overlaps=True, **{**COMMON, "max_attempts": 0})
+    world.put(1, 3, number=0)
+    world.put(11, 13, number=1)
+    world.put(21, 23, number=2)  # Shard 3 is idle.
 
-    async def main():
-        world = World(shards=4, overlaps=True, **{**COMMON, "max_attempts": 0})
-        world.put(1, 3, number=0)
-        world.put(11, 13, number=1)
-        world.put(21, 23, number=2)  # Shard 3 is idle.
+    async def script(batch):
+        await world.clock.sleep_ms(500)
+        if batch.shard_id == key(2):
+            raise ValueError("never")
 
-        async def script(batch):
-            await world.clock.sleep_ms(500)
-            if batch.shard_id == key(2):
-                raise ValueError("never")
-
-        world.handler = MemoryHandler(world.clock, script, overlaps=True)
-        steps = Steps(act_at=0, only=lambda name: name == "before handler.run")
-        await process(world, steps, turn_ms=60_000)
-        world.handler = MemoryHandler(world.clock, script, overlaps=True)
-        turn = asyncio.create_task(world.turn(turn_ms=90_000))
-        await world.clock.sleep_ms(20_000)
-        before = {k: d.version for k, d in world.state.documents.items() if k[0] == "note"}
-        world.handler.running_most = 0
-        for n in range(20):
-            world.put(100 + n, number=0)
-            world.put(200 + n, number=1)
-            await world.clock.sleep_ms(700)
-        after = {k: d.version for k, d in world.state.documents.items() if k[0] == "note"}
-        guilty = "note", key(2)
-        assert after.pop(guilty) > before.pop(guilty)
-        assert after == before
-        assert world.handler.running_most == 2
-        await turn
-        assert {*range(100, 120), *range(200, 220)} <= set(world.numbers)
-
-    run_virtual(main())
+    world.handler = MemoryHandler(world.clock, script, overlaps=True)
+    steps = Steps(act_at=0, only=lambda name: name == "before handler.run")
+    await process(world, steps, turn_ms=60_000)
+    world.handler = MemoryHandler(world.clock, script, overlaps=True)
+    turn = asyncio.create_task(world.turn(turn_ms=90_000))
+    await world.clock.sleep_ms(20_000)
+    before = {k: d.version for k, d in world.state.documents.items() if k[0] == "note"}
+    world.handler.running_most = 0
+    for n in range(20):
+        world.put(100 + n, number=0)
+        world.put(200 + n, number=1)
+        await world.clock.sleep_ms(700)
+    after = {k: d.version for k, d in world.state.documents.items() if k[0] == "note"}
+    guilty = "note", key(2)
+    assert after.pop(guilty) > before.pop(guilty)
+    assert after == before
+    assert world.handler.running_most == 2
+    await turn
+    assert {*range(100, 120), *range(200, 220)} <= set(world.numbers)
 
 
-def test_who_kills_beside_a_call_that_is_noted_is_charged_itself():
+@virtual
+async def test_who_kills_beside_a_call_that_is_noted_is_charged_itself():
     """One that is no suspect waits for the call of one that is: else that one's note is open."""
+    world = World(shards=2, **COMMON, max_batch_records=1)
+    guilty = Guilty(world, "records", KILLS)
+    handle = guilty._handle
 
-    async def main():
-        world = World(shards=2, **COMMON, max_batch_records=1)
-        guilty = Guilty(world, "records", KILLS)
-        handle = guilty._handle
+    async def slow(batch):
+        if batch.shard_id == key(1):
+            await world.clock.sleep_ms(2_000)
+        await handle(batch)
 
-        async def slow(batch):
-            if batch.shard_id == key(1):
-                await world.clock.sleep_ms(2_000)
-            await handle(batch)
+    guilty._handle = slow
+    world.put(1)
+    world.put(11, 16, number=1)
+    await world.open_slot()
+    await world.change_slot(lambda slot: replace(slot, turn_open=True))
 
-        guilty._handle = slow
-        world.put(1)
-        world.put(11, 16, number=1)
-        await world.open_slot()
-        await world.change_slot(lambda slot: replace(slot, turn_open=True))
+    async def later():
+        await world.run_until(lambda: 12 in guilty.handled)
+        await world.clock.sleep_ms(500)
+        world.put(3)
 
-        async def later():
-            await world.run_until(lambda: 12 in guilty.handled)
-            await world.clock.sleep_ms(500)
-            world.put(3)
-
-        feed = asyncio.create_task(later())
-        for _ in range(TURNS_MOST):
-            if await guilty.run():
-                break
-        await feed
-        assert guilty.outcome == "stopped"
-        assert {charge.lease_key for charge in world.told(CrashCharged)} == {key(0)}
-        assert guilty.handled.keys() >= {1, *range(11, 17)}
-
-    run_virtual(main())
+    feed = asyncio.create_task(later())
+    for _ in range(TURNS_MOST):
+        if await guilty.run():
+            break
+    await feed
+    assert guilty.outcome == "stopped"
+    assert {charge.lease_key for charge in world.told(CrashCharged)} == {key(0)}
+    assert guilty.handled.keys() >= {1, *range(11, 17)}
 
 
-def test_a_death_of_long_ago_is_not_charged_to_who_has_gone_on_since():
+@virtual
+async def test_a_death_of_long_ago_is_not_charged_to_who_has_gone_on_since():
     """A note that another worker left open, of a call that has returned in a quiet turn."""
-
-    async def main():
-        world = World(shards=1, **COMMON)
-        world.put(1, 3)
-        await lives(world, None, turns=1)
-        first = world.stream.sequence_numbers(key(0))[0]
-        for kind in ("records", "started", "stopping"):
-            note = {"first": f"{first}:0", "last": f"{first}:0", "count": 1, "crashes": 9}
-            body = {**note, "is_open": True, "kind": kind, "stamp": STAMP}
-            version = getattr(world.state.documents.get(("note", key(0))), "version", None)
-            await world.state.write("note", key(0), body, expected_version=version)
-            await world.change_slot(lambda slot: replace(slot, turn_open=True))
-            await lives(world, None, turns=1)
-            assert not world.told(CrashCharged)
-        assert not [place for place in world.state.documents if place[0] == "stop"]
-
-    run_virtual(main())
-
-
-def test_a_note_of_before_kinds_is_of_records():
-    async def main():
-        world = World(shards=1, **COMMON)
-        world.put(1, 3)
-        await world.open_slot()
-        at = world.stream.sequence_numbers(key(0))[1]
-        body = {"first": f"{at}:0", "last": f"{at}:0", "count": 1, "crashes": 2, "is_open": True}
-        body["stamp"] = STAMP
-        await world.state.write("note", key(0), body, expected_version=None)
+    world = World(shards=1, **COMMON)
+    world.put(1, 3)
+    await lives(world, None, turns=1)
+    first = world.stream.sequence_numbers(key(0))[0]
+    for kind in ("records", "started", "stopping"):
+        note = {"first": f"{first}:0", "last": f"{first}:0", "count": 1, "crashes": 9}
+        body = {**note, "is_open": True, "kind": kind, "stamp": STAMP}
+        version = getattr(world.state.documents.get(("note", key(0))), "version", None)
+        await world.state.write("note", key(0), body, expected_version=version)
         await world.change_slot(lambda slot: replace(slot, turn_open=True))
         await lives(world, None, turns=1)
-        (charge,) = world.told(CrashCharged)
-        assert (charge.call, charge.crashes) == ("records", 3)
-        assert world.state.documents["stop", key(0)].body["position"] == at
+        assert not world.told(CrashCharged)
+    assert not [place for place in world.state.documents if place[0] == "stop"]
 
-    run_virtual(main())
+
+@virtual
+async def test_a_note_of_before_kinds_is_of_records():
+    world = World(shards=1, **COMMON)
+    world.put(1, 3)
+    await world.open_slot()
+    at = world.stream.sequence_numbers(key(0))[1]
+    body = {"first": f"{at}:0", "last": f"{at}:0", "count": 1, "crashes": 2, "is_open": True}
+    body["stamp"] = STAMP
+    await world.state.write("note", key(0), body, expected_version=None)
+    await world.change_slot(lambda slot: replace(slot, turn_open=True))
+    await lives(world, None, turns=1)
+    (charge,) = world.told(CrashCharged)
+    assert (charge.call, charge.crashes) == ("records", 3)
+    assert world.state.documents["stop", key(0)].body["position"] == at

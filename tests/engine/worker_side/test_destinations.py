@@ -14,9 +14,9 @@ from shardfleet.adapters.dead_letters import (
 )
 from shardfleet.events.delivery import RecordNotKept, RecordSkipped
 from shardfleet.runtime.handler_call import EventSource, kinesis_event
-from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN
 from tests.engine.worker_side.worker_kit import World
+from tests.virtual import virtual
 
 FUNCTION = "arn:aws:lambda:eu-central-1:111122223333:function:worker:live"
 SOURCE = EventSource.of(MEMORY_STREAM_ARN, function_arn=FUNCTION)
@@ -93,70 +93,66 @@ def number_of(clients):
 
 @pytest.mark.parametrize("error", REFUSALS.values(), ids=REFUSALS)
 @pytest.mark.parametrize("policy", DESTINATIONS)
-def test_the_shard_waits_until_the_record_is_kept(policy, error):
-    async def main():
-        world = World(
-            handler_timeout_ms=5_000,
-            turn_margin_ms=3_000,
-            max_attempts=1,
-            on_exhausted=policy,
-            **DESTINATIONS[policy],
-        )
-        clients = Clients(OPERATION[policy], error, times=6)
-        world.dead_letters = letters(policy, clients)
+@virtual
+async def test_the_shard_waits_until_the_record_is_kept(policy, error):
+    world = World(
+        handler_timeout_ms=5_000,
+        turn_margin_ms=3_000,
+        max_attempts=1,
+        on_exhausted=policy,
+        **DESTINATIONS[policy],
+    )
+    clients = Clients(OPERATION[policy], error, times=6)
+    world.dead_letters = letters(policy, clients)
 
-        async def fail(batch):
-            if str(BAD).encode() in [record.data for record in batch]:
-                raise ValueError("no")
+    async def fail(batch):
+        if str(BAD).encode() in [record.data for record in batch]:
+            raise ValueError("no")
 
-        world.handler._script = fail
-        world.put(1, COUNT)
-        numbers = world.stream.sequence_numbers("shardId-000000000000")
-        told_before = []
+    world.handler._script = fail
+    world.put(1, COUNT)
+    numbers = world.stream.sequence_numbers("shardId-000000000000")
+    told_before = []
 
-        def passing(change, result):
-            stored = world.lease().checkpoint
-            if not stored.is_sentinel and int(stored.sequence_number) >= int(numbers[BAD - 1]):
-                told_before.append([operation for operation, _ in clients.calls])
+    def passing(change, result):
+        stored = world.lease().checkpoint
+        if not stored.is_sentinel and int(stored.sequence_number) >= int(numbers[BAD - 1]):
+            told_before.append([operation for operation, _ in clients.calls])
 
-        world.leases.after = passing
-        await world.turn(turn_ms=120_000)
+    world.leases.after = passing
+    await world.turn(turn_ms=120_000)
 
-        assert len(world.told(RecordNotKept)) == 6
-        assert len(world.told(RecordSkipped)) == 1
-        assert told_before
-        assert all(OPERATION[policy] in done for done in told_before)
-        assert set(number_of(clients)) == {numbers[BAD - 1]}
-        assert world.numbers[-1] == COUNT
-        assert world.lease().checkpoint.sequence_number == numbers[-1]
-
-    run_virtual(main())
+    assert len(world.told(RecordNotKept)) == 6
+    assert len(world.told(RecordSkipped)) == 1
+    assert told_before
+    assert all(OPERATION[policy] in done for done in told_before)
+    assert set(number_of(clients)) == {numbers[BAD - 1]}
+    assert world.numbers[-1] == COUNT
+    assert world.lease().checkpoint.sequence_number == numbers[-1]
 
 
 @pytest.mark.parametrize("policy", DESTINATIONS)
-def test_one_that_refuses_for_ever_holds_the_shard_before_the_record(policy):
-    async def main():
-        world = World(
-            handler_timeout_ms=5_000,
-            turn_margin_ms=3_000,
-            max_attempts=1,
-            on_exhausted=policy,
-            **DESTINATIONS[policy],
-        )
-        clients = Clients(OPERATION[policy], REFUSALS["denied"], times=10**9)
-        world.dead_letters = letters(policy, clients)
+@virtual
+async def test_one_that_refuses_for_ever_holds_the_shard_before_the_record(policy):
+    world = World(
+        handler_timeout_ms=5_000,
+        turn_margin_ms=3_000,
+        max_attempts=1,
+        on_exhausted=policy,
+        **DESTINATIONS[policy],
+    )
+    clients = Clients(OPERATION[policy], REFUSALS["denied"], times=10**9)
+    world.dead_letters = letters(policy, clients)
 
-        async def fail(batch):
-            if str(BAD).encode() in [record.data for record in batch]:
-                raise ValueError("no")
+    async def fail(batch):
+        if str(BAD).encode() in [record.data for record in batch]:
+            raise ValueError("no")
 
-        world.handler._script = fail
-        world.put(1, COUNT)
-        numbers = world.stream.sequence_numbers("shardId-000000000000")
-        before = asyncio.all_tasks()
-        await world.turn(turn_ms=60_000)
-        assert asyncio.all_tasks() == before
-        assert world.lease().checkpoint.sequence_number == numbers[BAD - 2]
-        assert not world.told(RecordSkipped)
-
-    run_virtual(main())
+    world.handler._script = fail
+    world.put(1, COUNT)
+    numbers = world.stream.sequence_numbers("shardId-000000000000")
+    before = asyncio.all_tasks()
+    await world.turn(turn_ms=60_000)
+    assert asyncio.all_tasks() == before
+    assert world.lease().checkpoint.sequence_number == numbers[BAD - 2]
+    assert not world.told(RecordSkipped)

@@ -11,10 +11,11 @@ from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.worker.slot import SlotRecord
 from shardfleet.errors import OutcomeUnknown
 from shardfleet.events.worker import LeaseAdopted, OwnWriteRecognised, TurnEnded
-from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import MemoryStateStore
 from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import ME, World, key
+from tests.virtual import virtual
 
 WHO = contextvars.ContextVar("which invocation this task belongs to", default="")
 
@@ -42,13 +43,6 @@ async def producing(world, first, last, *, each_ms=200):
         await world.clock.sleep_ms(each_ms)
 
 
-def in_world(scenario, **world):
-    async def main():
-        return await scenario(World(**world))
-
-    return run_virtual(main())
-
-
 def applied(world):
     """Return (counter after the write, operation) of every write that was applied."""
     return [
@@ -59,184 +53,173 @@ def applied(world):
 
 
 @pytest.mark.parametrize("overlap_ms", [0, 1, 1_700, 3_333, 7_000])
-def test_the_second_invocation_wins_and_the_first_writes_nothing_more(overlap_ms):
+@virtual
+async def test_the_second_invocation_wins_and_the_first_writes_nothing_more(overlap_ms):
     """A runs, the connection to it is lost, B is started: B has the leases, A stops in a tick."""
+    world = World()
+    await world.open_slot()
+    two = Two(world)
+    feed = asyncio.create_task(producing(world, 1, 200))
+    a = two.begin(0)
+    await world.clock.sleep_ms(overlap_ms)
+    b_began_ms = world.clock.monotonic_ms()
+    b = two.begin(1)
+    assert await a is TurnOutcome.CONTINUE
+    assert world.clock.monotonic_ms() - b_began_ms <= 2 * world.config.renew_ms
+    assert await b is TurnOutcome.CONTINUE
+    await feed
 
-    async def scenario(world):
-        await world.open_slot()
-        two = Two(world)
-        feed = asyncio.create_task(producing(world, 1, 200))
-        a = two.begin(0)
-        await world.clock.sleep_ms(overlap_ms)
-        b_began_ms = world.clock.monotonic_ms()
-        b = two.begin(1)
-        assert await a is TurnOutcome.CONTINUE
-        assert world.clock.monotonic_ms() - b_began_ms <= 2 * world.config.renew_ms
-        assert await b is TurnOutcome.CONTINUE
-        await feed
-
-        assert set(two.numbers(0)) | set(two.numbers(1)) == set(range(1, 201))
-        assert two.numbers(1) == list(range(two.numbers(1)[0], 201))
-        counters = [counter for counter, _ in applied(world)]
-        assert counters == sorted(set(counters))
-        assert not world.told(OwnWriteRecognised)
-        reasons = [event.reason for event in world.told(TurnEnded)]
-        assert reasons == ["another invocation has taken over", "time is over"]
-
-    in_world(scenario)
+    assert set(two.numbers(0)) | set(two.numbers(1)) == set(range(1, 201))
+    assert two.numbers(1) == list(range(two.numbers(1)[0], 201))
+    counters = [counter for counter, _ in applied(world)]
+    assert counters == sorted(set(counters))
+    assert not world.told(OwnWriteRecognised)
+    reasons = [event.reason for event in world.told(TurnEnded)]
+    assert reasons == ["another invocation has taken over", "time is over"]
 
 
-def test_the_first_invocation_delivers_nothing_that_began_after_it_saw_the_second():
-    async def scenario(world):
-        await world.open_slot()
-        two = Two(world)
-        feed = asyncio.create_task(producing(world, 1, 200))
-        a = two.begin(0)
-        await world.clock.sleep_ms(10_000)
-        b = two.begin(1)
-        await a
-        last_of_a_ms = max(call.began_ms for call in two.handlers[0].calls)
-        assert last_of_a_ms <= 10_000 + world.config.renew_ms
-        await b
-        await feed
+@virtual
+async def test_the_first_invocation_delivers_nothing_that_began_after_it_saw_the_second():
+    world = World()
+    await world.open_slot()
+    two = Two(world)
+    feed = asyncio.create_task(producing(world, 1, 200))
+    a = two.begin(0)
+    await world.clock.sleep_ms(10_000)
+    b = two.begin(1)
+    await a
+    last_of_a_ms = max(call.began_ms for call in two.handlers[0].calls)
+    assert last_of_a_ms <= 10_000 + world.config.renew_ms
+    await b
+    await feed
 
-    in_world(scenario)
 
-
-def test_the_first_invocation_that_renews_late_does_not_keep_the_lease():
+@virtual
+async def test_the_first_invocation_that_renews_late_does_not_keep_the_lease():
     """B renews 10 to 11 while A's renewal is under way: A is refused, and knows no unknown."""
+    world = World()
+    await world.open_slot()
+    two = Two(world)
+    a = two.begin(0)
+    await world.clock.sleep_ms(10_000)
+    real = world.leases.apply
+    held_back = []
 
-    async def scenario(world):
-        await world.open_slot()
-        two = Two(world)
-        a = two.begin(0)
-        await world.clock.sleep_ms(10_000)
-        real = world.leases.apply
-        held_back = []
+    async def slow_for_a(change):
+        if WHO.get() == "A" and change.operation == "renew":
+            held_back.append(change)
+            await world.clock.sleep_ms(1_500)
+        return await real(change)
 
-        async def slow_for_a(change):
-            if WHO.get() == "A" and change.operation == "renew":
-                held_back.append(change)
-                await world.clock.sleep_ms(1_500)
-            return await real(change)
-
-        world.leases.apply = slow_for_a
-        while not held_back:
-            await world.clock.sleep_ms(10)
-        b = two.begin(1)
-        assert await a is TurnOutcome.CONTINUE
-        assert await b is TurnOutcome.CONTINUE
-        assert not world.told(OwnWriteRecognised)
-        assert world.lease().lease_owner == ME
-
-    in_world(scenario)
+    world.leases.apply = slow_for_a
+    while not held_back:
+        await world.clock.sleep_ms(10)
+    b = two.begin(1)
+    assert await a is TurnOutcome.CONTINUE
+    assert await b is TurnOutcome.CONTINUE
+    assert not world.told(OwnWriteRecognised)
+    assert world.lease().lease_owner == ME
 
 
 @pytest.mark.parametrize("operation", ["renew", "checkpoint"])
-def test_an_answer_lost_by_the_first_is_not_taken_for_its_own_once_the_second_has_claimed(
+@virtual
+async def test_an_answer_lost_by_the_first_is_not_taken_for_its_own_once_the_second_has_claimed(
     operation,
 ):
     """The heart of H1: counter + 1, our owner, even our checkpoint; but the epoch moved."""
+    world = World(idle_end_ms=60_000)
+    await world.open_slot()
+    two = Two(world)
+    feed = asyncio.create_task(producing(world, 1, 100))
+    a = two.begin(0)
+    await world.clock.sleep_ms(10_000)
+    b = []
 
-    async def scenario(world):
-        await world.open_slot()
-        two = Two(world)
-        feed = asyncio.create_task(producing(world, 1, 100))
-        a = two.begin(0)
-        await world.clock.sleep_ms(10_000)
-        b = []
+    def before(change):
+        # A's request is lost, and what A finds in the table afterwards is B's write.
+        if not b and change.operation == operation:
+            b.append(two.begin(1))
+            raise OutcomeUnknown("request lost")
 
-        def before(change):
-            # A's request is lost, and what A finds in the table afterwards is B's write.
-            if not b and change.operation == operation:
-                b.append(two.begin(1))
-                raise OutcomeUnknown("request lost")
+    async def slow_get(lease_key):
+        if b and WHO.get() == "A":
+            while not len(world.told(LeaseAdopted)) > 1:
+                await world.clock.sleep_ms(1)
+        return await real_get(lease_key)
 
-        async def slow_get(lease_key):
-            if b and WHO.get() == "A":
-                while not len(world.told(LeaseAdopted)) > 1:
-                    await world.clock.sleep_ms(1)
-            return await real_get(lease_key)
+    real_get = world.leases.get
+    world.leases.before = before
+    world.leases.get = slow_get
+    assert await a is TurnOutcome.CONTINUE
+    assert await b[0] is TurnOutcome.CONTINUE
+    await feed
 
-        real_get = world.leases.get
-        world.leases.before = before
-        world.leases.get = slow_get
-        assert await a is TurnOutcome.CONTINUE
-        assert await b[0] is TurnOutcome.CONTINUE
-        await feed
-
-        assert not world.told(OwnWriteRecognised)
-        assert set(two.numbers(0)) | set(two.numbers(1)) == set(range(1, 101))
-        counters = [counter for counter, _ in applied(world)]
-        assert counters == sorted(set(counters))
-
-    in_world(scenario, idle_end_ms=60_000)
+    assert not world.told(OwnWriteRecognised)
+    assert set(two.numbers(0)) | set(two.numbers(1)) == set(range(1, 101))
+    counters = [counter for counter, _ in applied(world)]
+    assert counters == sorted(set(counters))
 
 
-def test_an_old_execution_that_still_runs_stops_when_the_manager_starts_another():
+@virtual
+async def test_an_old_execution_that_still_runs_stops_when_the_manager_starts_another():
     """H3: the manager concluded that the execution is closed; its Lambda runs nevertheless."""
-
-    async def scenario(world):
-        await world.open_slot()
-        two = Two(world)
-        a = two.begin(0)
-        await world.clock.sleep_ms(10_000)
-        await world.change_slot(
-            lambda slot: intend_start(
-                slot,
-                slot_id=slot.slot_id,
-                worker_id=slot.worker_id,
-                name_prefix="fleet",
-                now_ms=world.clock.now_ms(),
-            )
+    world = World()
+    await world.open_slot()
+    two = Two(world)
+    a = two.begin(0)
+    await world.clock.sleep_ms(10_000)
+    await world.change_slot(
+        lambda slot: intend_start(
+            slot,
+            slot_id=slot.slot_id,
+            worker_id=slot.worker_id,
+            name_prefix="fleet",
+            now_ms=world.clock.now_ms(),
         )
-        changes = []
-        assert await a is TurnOutcome.DRAINED
-        changes = len(world.leases.changes)
-        await world.clock.sleep_ms(30_000)
-        assert len(world.leases.changes) == changes
-        world.given = world.slot().slot_input()
-        world.put(1)
-        assert await two.begin(1) is TurnOutcome.CONTINUE
-        assert two.numbers(1) == [1]
-
-    in_world(scenario)
-
-
-def test_the_successor_of_a_continued_execution_is_accepted_and_fences_the_old_one():
-    async def scenario(world):
-        await world.open_slot()
-        two = Two(world)
-        a = two.begin(0)
-        await world.clock.sleep_ms(10_000)
-        b = two.begin(1, given=replace(world.given, generation=1))
-        assert await a is TurnOutcome.DRAINED
-        assert await b is TurnOutcome.CONTINUE
-        assert world.slot().generation == 1
-
-    in_world(scenario)
+    )
+    changes = []
+    assert await a is TurnOutcome.DRAINED
+    changes = len(world.leases.changes)
+    await world.clock.sleep_ms(30_000)
+    assert len(world.leases.changes) == changes
+    world.given = world.slot().slot_input()
+    world.put(1)
+    assert await two.begin(1) is TurnOutcome.CONTINUE
+    assert two.numbers(1) == [1]
 
 
-def test_with_every_tenth_answer_lost_nothing_is_lost_and_nobody_loses_a_lease():
-    async def scenario(world):
-        await world.open_slot()
-        count = [0]
+@virtual
+async def test_the_successor_of_a_continued_execution_is_accepted_and_fences_the_old_one():
+    world = World()
+    await world.open_slot()
+    two = Two(world)
+    a = two.begin(0)
+    await world.clock.sleep_ms(10_000)
+    b = two.begin(1, given=replace(world.given, generation=1))
+    assert await a is TurnOutcome.DRAINED
+    assert await b is TurnOutcome.CONTINUE
+    assert world.slot().generation == 1
 
-        def after(change, result):
-            count[0] += 1
-            if count[0] % 10 == 0:
-                raise OutcomeUnknown("answer lost")
 
-        world.leases.after = after
-        feed = asyncio.create_task(producing(world, 1, 300))
-        await world.turn()
-        await feed
-        assert world.numbers == list(range(1, 301))
-        assert len(world.told(OwnWriteRecognised)) >= 5
-        assert world.lease().lease_owner == ME
-        assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
+@virtual
+async def test_with_every_tenth_answer_lost_nothing_is_lost_and_nobody_loses_a_lease():
+    world = World()
+    await world.open_slot()
+    count = [0]
 
-    in_world(scenario)
+    def after(change, result):
+        count[0] += 1
+        if count[0] % 10 == 0:
+            raise OutcomeUnknown("answer lost")
+
+    world.leases.after = after
+    feed = asyncio.create_task(producing(world, 1, 300))
+    await world.turn()
+    await feed
+    assert world.numbers == list(range(1, 301))
+    assert len(world.told(OwnWriteRecognised)) >= 5
+    assert world.lease().lease_owner == ME
+    assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
 
 
 class OvertakenStore(MemoryStateStore):
@@ -252,24 +235,21 @@ class OvertakenStore(MemoryStateStore):
         return await super().write(*args, **named)
 
 
-def test_two_that_claim_in_the_same_millisecond_have_epochs_of_their_own():
+@virtual
+async def test_two_that_claim_in_the_same_millisecond_have_epochs_of_their_own():
     """Found by the simulation: one took the other's claim for its own, and both had its epoch."""
+    clock, store = VirtualClock(), OvertakenStore()
+    state = FleetState(store, clock)
+    intended = intend_start(None, slot_id="s1", worker_id=ME, name_prefix="f", now_ms=0)
+    await state.write_slot(intended, None)
+    first, second = (
+        SlotRecord(intended.slot_input(), state=state, clock=clock, token=token)
+        for token in ("a", "b")
+    )
 
-    async def main():
-        clock, store = VirtualClock(), OvertakenStore()
-        state = FleetState(store, clock)
-        intended = intend_start(None, slot_id="s1", worker_id=ME, name_prefix="f", now_ms=0)
-        await state.write_slot(intended, None)
-        first, second = (
-            SlotRecord(intended.slot_input(), state=state, clock=clock, token=token)
-            for token in ("a", "b")
-        )
+    store.before = second.claim
+    await first.claim()
 
-        store.before = second.claim
-        await first.claim()
-
-        assert first.epoch == second.epoch + 1
-        assert await first.is_mine()
-        assert not await second.is_mine()
-
-    run_virtual(main())
+    assert first.epoch == second.epoch + 1
+    assert await first.is_mine()
+    assert not await second.is_mine()

@@ -7,19 +7,16 @@ import pytest
 from shardfleet.events.delivery import RecordsFiltered
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.producer.aggregate import aggregate
-from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.worker_kit import World, at, key
+from tests.virtual import virtual
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
 EVEN = json.dumps([{"data": {"kind": ["even"]}}])
 
 
-def in_world(scenario, **world):
-    async def main():
-        return await scenario(World(**SHORT, **world))
-
-    return run_virtual(main())
+def a_world(**world):
+    return World(**SHORT, **world)
 
 
 def payload(n):
@@ -40,55 +37,52 @@ def numbers(world):
 
 
 @pytest.mark.parametrize("last", [40, 41])
-def test_what_matches_no_filter_is_passed_and_counted(last):
-    async def scenario(world):
-        put(world, 1, last)
-        await world.turn(turn_ms=20_000)
+@virtual
+async def test_what_matches_no_filter_is_passed_and_counted(last):
+    world = a_world(filters=EVEN, max_batch_records=7)
+    put(world, 1, last)
+    await world.turn(turn_ms=20_000)
 
-        assert numbers(world) == list(range(2, 41, 2))
-        assert str(world.lease().checkpoint) == last_of(world)
-        assert sum(event.count for event in world.told(RecordsFiltered)) == last - 20
-
-    in_world(scenario, filters=EVEN, max_batch_records=7)
-
-
-def test_a_shard_without_one_record_for_the_handler_is_checkpointed_to_its_end():
-    async def scenario(world):
-        for _ in range(50):
-            world.stream.put(b"no JSON", shard_id=key(0))
-        await world.turn(turn_ms=20_000)
-
-        assert not world.handler.calls
-        assert str(world.lease().checkpoint) == last_of(world)
-
-    in_world(scenario, filters=EVEN)
+    assert numbers(world) == list(range(2, 41, 2))
+    assert str(world.lease().checkpoint) == last_of(world)
+    assert sum(event.count for event in world.told(RecordsFiltered)) == last - 20
 
 
-def test_filters_look_at_the_records_inside_of_an_aggregate():
-    async def scenario(world):
-        inside = [OutgoingRecord("k", payload(n)) for n in range(1, 10)]
-        world.stream.put(aggregate(inside), shard_id=key(0))
-        await world.turn(turn_ms=20_000)
+@virtual
+async def test_a_shard_without_one_record_for_the_handler_is_checkpointed_to_its_end():
+    world = a_world(filters=EVEN)
+    for _ in range(50):
+        world.stream.put(b"no JSON", shard_id=key(0))
+    await world.turn(turn_ms=20_000)
 
-        assert numbers(world) == [2, 4, 6, 8]
-        assert [record.sub_sequence_number for record in world.handler.handled] == [1, 3, 5, 7]
-        assert world.lease().checkpoint.sub_sequence_number == 8
-
-    in_world(scenario, filters=EVEN)
+    assert not world.handler.calls
+    assert str(world.lease().checkpoint) == last_of(world)
 
 
-def test_a_record_that_fails_is_not_passed_by_what_is_filtered_behind_it():
-    async def scenario(world):
-        async def fail(batch):
-            raise ValueError(batch[0])
+@virtual
+async def test_filters_look_at_the_records_inside_of_an_aggregate():
+    world = a_world(filters=EVEN)
+    inside = [OutgoingRecord("k", payload(n)) for n in range(1, 10)]
+    world.stream.put(aggregate(inside), shard_id=key(0))
+    await world.turn(turn_ms=20_000)
 
-        world.handler._script = fail
-        put(world, 1, 3)
-        await world.turn(turn_ms=20_000)
+    assert numbers(world) == [2, 4, 6, 8]
+    assert [record.sub_sequence_number for record in world.handler.handled] == [1, 3, 5, 7]
+    assert world.lease().checkpoint.sub_sequence_number == 8
 
-        assert world.lease().checkpoint < at(world.stream.sequence_numbers(key(0))[1])
 
-    in_world(scenario, filters=EVEN, max_attempts=0)
+@virtual
+async def test_a_record_that_fails_is_not_passed_by_what_is_filtered_behind_it():
+    world = a_world(filters=EVEN, max_attempts=0)
+
+    async def fail(batch):
+        raise ValueError(batch[0])
+
+    world.handler._script = fail
+    put(world, 1, 3)
+    await world.turn(turn_ms=20_000)
+
+    assert world.lease().checkpoint < at(world.stream.sequence_numbers(key(0))[1])
 
 
 def test_a_death_at_any_step_neither_loses_a_record_nor_hands_over_one_that_is_filtered():

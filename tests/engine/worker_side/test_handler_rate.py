@@ -6,6 +6,7 @@ import pytest
 
 from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import World, key
+from tests.virtual import virtual
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
 
@@ -57,39 +58,35 @@ def test_a_handler_that_is_quick_gets_nearly_as_many_as_the_rate_allows():
     assert calls[-1][0] <= 1_000 * 1_000 // 50 * 1.1
 
 
-def test_shards_have_their_part_of_the_rate():
-    async def scenario():
-        world = World(shards=3, handler_records_per_second=30, overlaps=True, **SHORT)
-        for shard in range(3):
-            for n in range(2_000):
-                world.stream.put(str(n).encode(), key=f"{shard}/{n}", shard_id=key(shard))
-        turn = asyncio.create_task(world.turn(turn_ms=200_000))
-        await world.clock.sleep_ms(40_000)
-        parts = [r.shard_id for r in world.handler.handled]
-        turn.cancel()
-        assert len(parts) <= 30 * 41
-        assert min(parts.count(key(n)) for n in range(3)) >= len(parts) // 3 - 30
-
-    run_virtual(scenario())
+@virtual
+async def test_shards_have_their_part_of_the_rate():
+    world = World(shards=3, handler_records_per_second=30, overlaps=True, **SHORT)
+    for shard in range(3):
+        for n in range(2_000):
+            world.stream.put(str(n).encode(), key=f"{shard}/{n}", shard_id=key(shard))
+    turn = asyncio.create_task(world.turn(turn_ms=200_000))
+    await world.clock.sleep_ms(40_000)
+    parts = [r.shard_id for r in world.handler.handled]
+    turn.cancel()
+    assert len(parts) <= 30 * 41
+    assert min(parts.count(key(n)) for n in range(3)) >= len(parts) // 3 - 30
 
 
-def test_a_shard_of_one_key_has_its_part_beside_one_with_many_lanes():
-    async def scenario():
-        world = World(
-            shards=2,
-            parallelism=16,
-            max_batch_records=5,
-            handler_records_per_second=50,
-            overlaps=True,
-            **SHORT,
-        )
-        for n in range(3_000):
-            world.stream.put(str(n).encode(), key=f"k{n}", shard_id=key(0))
-            world.stream.put(str(n).encode(), key="one", shard_id=key(1))
-        turn = asyncio.create_task(world.turn(turn_ms=200_000))
-        await world.clock.sleep_ms(40_000)
-        parts = [record.shard_id for record in world.handler.handled]
-        turn.cancel()
-        assert parts.count(key(1)) >= len(parts) // 3
-
-    run_virtual(scenario())
+@virtual
+async def test_a_shard_of_one_key_has_its_part_beside_one_with_many_lanes():
+    world = World(
+        shards=2,
+        parallelism=16,
+        max_batch_records=5,
+        handler_records_per_second=50,
+        overlaps=True,
+        **SHORT,
+    )
+    for n in range(3_000):
+        world.stream.put(str(n).encode(), key=f"k{n}", shard_id=key(0))
+        world.stream.put(str(n).encode(), key="one", shard_id=key(1))
+    turn = asyncio.create_task(world.turn(turn_ms=200_000))
+    await world.clock.sleep_ms(40_000)
+    parts = [record.shard_id for record in world.handler.handled]
+    turn.cancel()
+    assert parts.count(key(1)) >= len(parts) // 3

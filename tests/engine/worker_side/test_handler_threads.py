@@ -9,6 +9,7 @@ from shardfleet.errors import ConfigurationError
 from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import World, key
+from tests.virtual import virtual
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
 CALL_MS = 50
@@ -74,37 +75,33 @@ def test_a_shards_records_stay_in_order():
     assert all(numbers == list(range(RECORDS)) for numbers in watched.numbers.values())
 
 
-def test_after_a_death_a_suspicious_shard_is_handled_alone():
-    async def scenario():
-        world = World(shards=3, handler_threads=3, max_batch_records=1, overlaps=False, **SHORT)
-        at_once, deaths, poison = Counter(), [], key(1)
+@virtual
+async def test_after_a_death_a_suspicious_shard_is_handled_alone():
+    world = World(shards=3, handler_threads=3, max_batch_records=1, overlaps=False, **SHORT)
+    at_once, deaths, poison = Counter(), [], key(1)
 
-        async def handle(batch):
-            at_once[batch.shard_id] += 1
-            if batch.shard_id == poison and deaths:
-                assert at_once.total() == 1, at_once
-            await asyncio.sleep(CALL_MS / 1000)
-            if batch.shard_id == poison and not deaths:
-                deaths.append(steps)
-                steps.died.set()
-                await asyncio.Event().wait()
-            at_once[batch.shard_id] -= 1
+    async def handle(batch):
+        at_once[batch.shard_id] += 1
+        if batch.shard_id == poison and deaths:
+            assert at_once.total() == 1, at_once
+        await asyncio.sleep(CALL_MS / 1000)
+        if batch.shard_id == poison and not deaths:
+            deaths.append(steps)
+            steps.died.set()
+            await asyncio.Event().wait()
+        at_once[batch.shard_id] -= 1
 
-        world.handler._script = handle
-        for n in range(6):
-            for shard in range(3):
-                world.stream.put(str(n).encode(), key=f"k{n}", shard_id=key(shard))
-        steps = Steps(only=lambda name: False)
-        steps.names.append("in the handler")
-        await process(world, steps, turn_ms=60_000)
-        assert deaths
-        at_once.clear()
-        await process(world, Steps(only=lambda name: False), turn_ms=60_000)
-        assert (
-            world.lease(1).checkpoint.sequence_number == world.stream.sequence_numbers(poison)[-1]
-        )
-
-    run_virtual(scenario())
+    world.handler._script = handle
+    for n in range(6):
+        for shard in range(3):
+            world.stream.put(str(n).encode(), key=f"k{n}", shard_id=key(shard))
+    steps = Steps(only=lambda name: False)
+    steps.names.append("in the handler")
+    await process(world, steps, turn_ms=60_000)
+    assert deaths
+    at_once.clear()
+    await process(world, Steps(only=lambda name: False), turn_ms=60_000)
+    assert world.lease(1).checkpoint.sequence_number == world.stream.sequence_numbers(poison)[-1]
 
 
 def test_a_handler_that_waits_does_not_make_the_other_shards_wait():

@@ -14,6 +14,7 @@ from shardfleet_testkit.memory import MemoryEvents
 from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
+from tests.virtual import virtual
 
 
 def in_world(scenario, **world):
@@ -35,70 +36,66 @@ async def hand_over(world, *, after_ms=0, number=0):
     return world.clock.monotonic_ms()
 
 
-def test_the_next_owner_begins_within_a_second_of_the_end_and_nothing_is_repeated():
-    async def scenario(world):
-        old, new = await world.open_slot(), await world.open_slot("s0002")
+@virtual
+async def test_the_next_owner_begins_within_a_second_of_the_end_and_nothing_is_repeated():
+    world = World(max_batch_records=10, idle_end_ms=60_000)
+    old, new = await world.open_slot(), await world.open_slot("s0002")
 
-        async def slow(batch):
-            await world.clock.sleep_ms(700)
+    async def slow(batch):
+        await world.clock.sleep_ms(700)
 
-        theirs = MemoryHandler(world.clock, slow)
-        world.handler = MemoryHandler(world.clock, slow)
-        world.put(1, 300)
-        turns = [
-            asyncio.create_task(world.turn(old)),
-            asyncio.create_task(world.turn(new, handler=theirs)),
-        ]
-        await hand_over(world, after_ms=5_000)
-        await asyncio.gather(*turns)
+    theirs = MemoryHandler(world.clock, slow)
+    world.handler = MemoryHandler(world.clock, slow)
+    world.put(1, 300)
+    turns = [
+        asyncio.create_task(world.turn(old)),
+        asyncio.create_task(world.turn(new, handler=theirs)),
+    ]
+    await hand_over(world, after_ms=5_000)
+    await asyncio.gather(*turns)
 
-        (released,) = [e for e in world.told(LeaseReleased) if e.worker_id == ME]
-        assert released.next_owner == OTHER
-        both = [*world.numbers, *(int(data) for data in theirs.payloads)]
-        assert both == list(range(1, 301))
-        pause_ms = theirs.calls[0].began_ms - world.handler.calls[-1].ended_ms
-        assert 0 <= pause_ms <= 1_000
-        assert world.lease().owner_switches_since_checkpoint == 0
-
-    in_world(scenario, max_batch_records=10, idle_end_ms=60_000)
+    (released,) = [e for e in world.told(LeaseReleased) if e.worker_id == ME]
+    assert released.next_owner == OTHER
+    both = [*world.numbers, *(int(data) for data in theirs.payloads)]
+    assert both == list(range(1, 301))
+    pause_ms = theirs.calls[0].began_ms - world.handler.calls[-1].ended_ms
+    assert 0 <= pause_ms <= 1_000
+    assert world.lease().owner_switches_since_checkpoint == 0
 
 
-def test_a_handover_does_not_wait_for_the_import_of_user_code():
+@virtual
+async def test_a_handover_does_not_wait_for_the_import_of_user_code():
     """KCL #1743: the old owner renews, and no consumer is there to let go."""
+    world = World(idle_end_ms=60_000)
+    world.handler = MemoryHandler(world.clock, load_ms=60_000)
+    turn = asyncio.create_task(world.turn())
+    begun_ms = await hand_over(world, after_ms=5_000)
+    await world.run_until(lambda: world.lease().checkpoint_owner is None)
 
-    async def scenario(world):
-        world.handler = MemoryHandler(world.clock, load_ms=60_000)
-        turn = asyncio.create_task(world.turn())
-        begun_ms = await hand_over(world, after_ms=5_000)
-        await world.run_until(lambda: world.lease().checkpoint_owner is None)
-
-        assert world.lease().lease_owner == OTHER
-        assert world.clock.monotonic_ms() - begun_ms <= world.config.renew_ms + 500
-        await turn
-
-    in_world(scenario, idle_end_ms=60_000)
+    assert world.lease().lease_owner == OTHER
+    assert world.clock.monotonic_ms() - begun_ms <= world.config.renew_ms + 500
+    await turn
 
 
-def test_a_handover_does_not_wait_for_a_page_of_records_that_take_long_to_be_taken_apart():
+@virtual
+async def test_a_handover_does_not_wait_for_a_page_of_records_that_take_long_to_be_taken_apart():
     """Seed 222: forty aggregates that came to nothing held one up for 19 s."""
+    world = World(idle_end_ms=60_000)
 
-    async def scenario(world):
-        class Slow(MemoryEvents):
-            def emit(self, event):
-                super().emit(event)
-                if isinstance(event, AggregatesNotExpanded):
-                    asyncio.get_running_loop().stall(1.0)
+    class Slow(MemoryEvents):
+        def emit(self, event):
+            super().emit(event)
+            if isinstance(event, AggregatesNotExpanded):
+                asyncio.get_running_loop().stall(1.0)
 
-        for _ in range(40):
-            world.stream.put(b"\xf3\x89\x9a\xc2" + bytes(400_000), shard_id=key(0))
-        turn = asyncio.create_task(world.turn(events=Slow()))
-        begun_ms = await hand_over(world, after_ms=5_000)
-        await world.run_until(lambda: world.lease().checkpoint_owner is None)
+    for _ in range(40):
+        world.stream.put(b"\xf3\x89\x9a\xc2" + bytes(400_000), shard_id=key(0))
+    turn = asyncio.create_task(world.turn(events=Slow()))
+    begun_ms = await hand_over(world, after_ms=5_000)
+    await world.run_until(lambda: world.lease().checkpoint_owner is None)
 
-        assert world.clock.monotonic_ms() - begun_ms <= world.config.renew_ms + 2_000
-        await turn
-
-    in_world(scenario, idle_end_ms=60_000)
+    assert world.clock.monotonic_ms() - begun_ms <= world.config.renew_ms + 2_000
+    await turn
 
 
 def test_a_child_that_waits_for_its_parent_is_handed_over_at_once():
@@ -114,61 +111,58 @@ def test_a_child_that_waits_for_its_parent_is_handed_over_at_once():
     in_world(scenario, shards=2, leases=[a_lease(0), waiting])
 
 
-def test_a_handover_that_the_last_renewal_of_a_turn_meets_is_ended_there():
-    async def scenario(world):
-        world.put(1, 10)
+@virtual
+async def test_a_handover_that_the_last_renewal_of_a_turn_meets_is_ended_there():
+    world = World(max_turn_ms=60_000)
+    world.put(1, 10)
 
-        def begin_late(change):
-            is_last = change.operation == "renew" and world.clock.monotonic_ms() >= 59_900
-            if is_last and world.lease().checkpoint_owner is None and not moved:
-                moved.append(change)
-                begun = lease_changes.initiate_handover(world.lease(), OTHER)
-                lease = lease_changes.apply_change(begun, world.lease()).lease
-                world.leases.leases[key(0)] = lease
+    def begin_late(change):
+        is_last = change.operation == "renew" and world.clock.monotonic_ms() >= 59_900
+        if is_last and world.lease().checkpoint_owner is None and not moved:
+            moved.append(change)
+            begun = lease_changes.initiate_handover(world.lease(), OTHER)
+            lease = lease_changes.apply_change(begun, world.lease()).lease
+            world.leases.leases[key(0)] = lease
 
-        moved = []
-        world.leases.before = begin_late
-        await world.turn()
+    moved = []
+    world.leases.before = begin_late
+    await world.turn()
 
-        assert moved
-        assert len(world.told(HandoverNoticed)) == 1
-        assert (world.lease().lease_owner, world.lease().checkpoint_owner) == (OTHER, None)
-
-    in_world(scenario, max_turn_ms=60_000)
+    assert moved
+    assert len(world.told(HandoverNoticed)) == 1
+    assert (world.lease().lease_owner, world.lease().checkpoint_owner) == (OTHER, None)
 
 
-def test_a_lease_taken_in_the_last_moment_and_handed_over_is_found_by_the_next_turn():
+@virtual
+async def test_a_lease_taken_in_the_last_moment_and_handed_over_is_found_by_the_next_turn():
     """Neither the heartbeats nor the index know of it: it is in the index under its next owner."""
+    world = World(max_turn_ms=4_000)
+    world.put(1, 3)
+    world.stream.split(key(0))
+    beats = []
+    write = world.state.write
 
-    async def scenario(world):
-        world.put(1, 3)
-        world.stream.split(key(0))
-        beats = []
-        write = world.state.write
+    async def no_beat_after_the_children(kind, name, body, **options):
+        lags = body.get("lags_ms", {})
+        beats.append(sorted(lags))
+        return await write(kind, name, body, **options)
 
-        async def no_beat_after_the_children(kind, name, body, **options):
-            lags = body.get("lags_ms", {})
-            beats.append(sorted(lags))
-            return await write(kind, name, body, **options)
+    world.state.write = no_beat_after_the_children
+    await world.turn()
+    held = [k for k, le in world.leases.leases.items() if le.lease_owner == ME]
+    unfinished = [k for k in held if not world.leases.leases[k].is_finished]
 
-        world.state.write = no_beat_after_the_children
-        await world.turn()
-        held = [k for k, le in world.leases.leases.items() if le.lease_owner == ME]
-        unfinished = [k for k in held if not world.leases.leases[k].is_finished]
-
-        assert beats[-1] == sorted(unfinished)
-        for k in unfinished:
-            begun = lease_changes.initiate_handover(world.leases.leases[k], OTHER)
-            await world.leases.apply(begun)
-        began_ms = world.clock.monotonic_ms()
-        turn = asyncio.create_task(world.turn())
-        await world.run_until(
-            lambda: all(world.leases.leases[k].checkpoint_owner is None for k in unfinished)
-        )
-        assert world.clock.monotonic_ms() - began_ms <= 500
-        await turn
-
-    in_world(scenario, max_turn_ms=4_000)
+    assert beats[-1] == sorted(unfinished)
+    for k in unfinished:
+        begun = lease_changes.initiate_handover(world.leases.leases[k], OTHER)
+        await world.leases.apply(begun)
+    began_ms = world.clock.monotonic_ms()
+    turn = asyncio.create_task(world.turn())
+    await world.run_until(
+        lambda: all(world.leases.leases[k].checkpoint_owner is None for k in unfinished)
+    )
+    assert world.clock.monotonic_ms() - began_ms <= 500
+    await turn
 
 
 def in_order_with_repeats(numbers, last):
@@ -247,47 +241,44 @@ def test_a_next_owner_may_die_at_any_step_of_taking_over():
         assert dying_next_owner(act_at)[1]
 
 
-def test_an_announced_handover_is_looked_for_as_long_as_it_may_take():
+@virtual
+async def test_an_announced_handover_is_looked_for_as_long_as_it_may_take():
     """Not a failover time only: the old owner's batch may take longer (H2)."""
+    world = World(idle_end_ms=5_000, max_turn_ms=60_000)
+    new = await world.open_slot("s0002")
+    await world.change_slot(
+        lambda s: announce_assignment(
+            replace(s, state=SlotState.RUNNING, heartbeat_ms=1), [key(0)]
+        ),
+        "s0002",
+    )
+    moving = a_lease(lease_owner=OTHER, checkpoint_owner=ME)
+    world.leases.leases[key(0)] = moving
 
-    async def scenario(world):
-        new = await world.open_slot("s0002")
-        await world.change_slot(
-            lambda s: announce_assignment(
-                replace(s, state=SlotState.RUNNING, heartbeat_ms=1), [key(0)]
-            ),
-            "s0002",
-        )
-        moving = a_lease(lease_owner=OTHER, checkpoint_owner=ME)
-        world.leases.leases[key(0)] = moving
+    async def end_it():
+        await world.clock.sleep_ms(30_000)
+        served.append(world.slot("s0002").served_seq)
+        await world.leases.apply(lease_changes.assign(world.lease(), OTHER))
 
-        async def end_it():
-            await world.clock.sleep_ms(30_000)
-            served.append(world.slot("s0002").served_seq)
-            await world.leases.apply(lease_changes.assign(world.lease(), OTHER))
+    served = []
+    ending = asyncio.create_task(end_it())
+    await world.turn(new)
+    await ending
 
-        served = []
-        ending = asyncio.create_task(end_it())
-        await world.turn(new)
-        await ending
-
-        assert served == [0]
-        assert world.slot("s0002").served_seq == 1
-
-    in_world(scenario, idle_end_ms=5_000, max_turn_ms=60_000)
+    assert served == [0]
+    assert world.slot("s0002").served_seq == 1
 
 
-def test_a_slot_that_is_started_again_finds_what_it_was_handed():
-    async def scenario(world):
-        await world.open_slot("s0002")
-        started = intend_start(
-            world.slot("s0002"), slot_id="s0002", worker_id=OTHER, name_prefix="fleet", now_ms=1
-        )
-        await world.change_slot(lambda _: started, "s0002")
-        world.leases.leases[key(0)] = a_lease(lease_owner=OTHER)
-        world.put(1, 3)
-        await world.turn(started.slot_input())
+@virtual
+async def test_a_slot_that_is_started_again_finds_what_it_was_handed():
+    world = World()
+    await world.open_slot("s0002")
+    started = intend_start(
+        world.slot("s0002"), slot_id="s0002", worker_id=OTHER, name_prefix="fleet", now_ms=1
+    )
+    await world.change_slot(lambda _: started, "s0002")
+    world.leases.leases[key(0)] = a_lease(lease_owner=OTHER)
+    world.put(1, 3)
+    await world.turn(started.slot_input())
 
-        assert world.numbers == [1, 2, 3]
-
-    in_world(scenario)
+    assert world.numbers == [1, 2, 3]

@@ -16,6 +16,7 @@ from shardfleet_testkit.clock import VirtualClock, run_virtual
 from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.test_lanes import apart
 from tests.engine.worker_side.worker_kit import OTHER, World, a_lease, key
+from tests.virtual import within
 
 SHORT = {"handler_timeout_ms": 2_000, "turn_margin_ms": 3_000}
 MANUAL = {**SHORT, "checkpoint": "manual"}
@@ -98,63 +99,57 @@ def test_ended_comes_after_the_last_record_and_before_shard_end_and_nothing_foll
     in_life(scenario, buffers=buffers)
 
 
-def test_a_handover_stops_the_shard_before_it_is_given_away():
-    async def scenario(world, life):
-        owners = []
+@within(in_life, buffers=True)
+async def test_a_handover_stops_the_shard_before_it_is_given_away(world, life, /):
+    owners = []
 
-        async def note_owner(shard):
-            owners.append(world.lease().checkpoint_owner)
+    async def note_owner(shard):
+        owners.append(world.lease().checkpoint_owner)
 
-        life.act[Hook.STOPPING] = note_owner
-        world.put(1, 4)
-        await world.open_slot()
-        turn = asyncio.create_task(world.turn(turn_ms=60_000), name="turn")
-        await world.run_until(lambda: world.numbers)
-        begun = lease_changes.initiate_handover(world.lease(), OTHER, as_read=True)
-        await world.leases.apply(begun)
-        await world.run_until(lambda: world.lease().checkpoint_owner is None)
-        assert life.of() == ["started", "handle", "stopping"]
-        assert owners == ["fleet-s0001"]
-        assert life.files == [[1, 2, 3, 4]]
-        assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
-        await turn
-
-    in_life(scenario, buffers=True)
+    life.act[Hook.STOPPING] = note_owner
+    world.put(1, 4)
+    await world.open_slot()
+    turn = asyncio.create_task(world.turn(turn_ms=60_000), name="turn")
+    await world.run_until(lambda: world.numbers)
+    begun = lease_changes.initiate_handover(world.lease(), OTHER, as_read=True)
+    await world.leases.apply(begun)
+    await world.run_until(lambda: world.lease().checkpoint_owner is None)
+    assert life.of() == ["started", "handle", "stopping"]
+    assert owners == ["fleet-s0001"]
+    assert life.files == [[1, 2, 3, 4]]
+    assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
+    await turn
 
 
-def test_a_drain_stops_the_shard_before_it_is_released():
-    async def scenario(world, life):
-        world.put(1, 4)
-        await world.open_slot()
-        turn = asyncio.create_task(world.turn(turn_ms=60_000), name="turn")
-        await world.run_until(lambda: world.numbers)
-        await world.change_slot(ask_to_drain)
-        assert await turn is TurnOutcome.DRAINED
-        assert life.of() == ["started", "handle", "stopping"]
-        assert life.files == [[1, 2, 3, 4]]
-        assert world.lease().lease_owner is None
-
-    in_life(scenario, buffers=True)
+@within(in_life, buffers=True)
+async def test_a_drain_stops_the_shard_before_it_is_released(world, life, /):
+    world.put(1, 4)
+    await world.open_slot()
+    turn = asyncio.create_task(world.turn(turn_ms=60_000), name="turn")
+    await world.run_until(lambda: world.numbers)
+    await world.change_slot(ask_to_drain)
+    assert await turn is TurnOutcome.DRAINED
+    assert life.of() == ["started", "handle", "stopping"]
+    assert life.files == [[1, 2, 3, 4]]
+    assert world.lease().lease_owner is None
 
 
-def test_a_lost_lease_is_told_and_cannot_be_checkpointed_any_more():
-    async def scenario(world, life):
-        async def checkpoint(shard):
-            shard.checkpoint()
+@within(in_life, buffers=True)
+async def test_a_lost_lease_is_told_and_cannot_be_checkpointed_any_more(world, life, /):
+    async def checkpoint(shard):
+        shard.checkpoint()
 
-        life.act[Hook.LEASE_LOST] = checkpoint
-        world.put(1, 4)
-        await world.open_slot()
-        turn = asyncio.create_task(world.turn(turn_ms=60_000), name="turn")
-        await world.run_until(lambda: world.numbers)
-        await world.leases.apply(lease_changes.take(world.lease(), OTHER))
-        await world.run_until(lambda: "lease_lost" in life.of())
-        await turn
-        assert life.of() == ["started", "handle", "lease_lost"]
-        assert world.lease().lease_owner == OTHER
-        assert world.lease().checkpoint.is_sentinel
-
-    in_life(scenario, buffers=True)
+    life.act[Hook.LEASE_LOST] = checkpoint
+    world.put(1, 4)
+    await world.open_slot()
+    turn = asyncio.create_task(world.turn(turn_ms=60_000), name="turn")
+    await world.run_until(lambda: world.numbers)
+    await world.leases.apply(lease_changes.take(world.lease(), OTHER))
+    await world.run_until(lambda: "lease_lost" in life.of())
+    await turn
+    assert life.of() == ["started", "handle", "lease_lost"]
+    assert world.lease().lease_owner == OTHER
+    assert world.lease().checkpoint.is_sentinel
 
 
 @pytest.mark.parametrize("hook", [Hook.STARTED, Hook.ENDED])
@@ -208,20 +203,18 @@ def test_a_hook_that_goes_on_raising_stops_its_shard_by_policy_and_no_other(hook
     in_life(scenario, shards=2, max_attempts=3)
 
 
-def test_ended_that_leaves_records_open_has_failed():
-    async def scenario(world, life):
-        life._buffers = False
-        world.put(1, 4)
-        world.stream.split(key(0))
-        await world.turn(turn_ms=20_000)
-        assert not world.lease().is_finished
-        assert {f.error for f in world.told(BatchFailed)} == {"records are open"}
-        life._buffers = True
-        await world.turn(turn_ms=20_000)
-        assert world.lease().is_finished
-        assert life.files[0] == [1, 2, 3, 4]  # The rest are the children's, and empty.
-
-    in_life(scenario, buffers=True, max_attempts=0)
+@within(in_life, buffers=True, max_attempts=0)
+async def test_ended_that_leaves_records_open_has_failed(world, life, /):
+    life._buffers = False
+    world.put(1, 4)
+    world.stream.split(key(0))
+    await world.turn(turn_ms=20_000)
+    assert not world.lease().is_finished
+    assert {f.error for f in world.told(BatchFailed)} == {"records are open"}
+    life._buffers = True
+    await world.turn(turn_ms=20_000)
+    assert world.lease().is_finished
+    assert life.files[0] == [1, 2, 3, 4]  # The rest are the children's, and empty.
 
 
 def test_stopping_that_raises_is_told_once_and_what_is_open_comes_again():
@@ -244,24 +237,24 @@ def test_stopping_that_raises_is_told_once_and_what_is_open_comes_again():
     in_life(scenario, buffers=True)
 
 
-def test_an_object_whose_stopping_fails_while_its_lease_is_lost_is_told_nothing_more():
-    async def scenario(world, life):
-        async def loses_the_lease(_):
-            await world.leases.apply(lease_changes.take(world.lease(), OTHER))
-            await world.clock.sleep_ms(4_000)  # Until a renewal hears of it.
-            raise OSError("S3 is away")
+@within(in_life, buffers=True, handler_timeout_ms=10_000)
+async def test_an_object_whose_stopping_fails_while_its_lease_is_lost_is_told_nothing_more(
+    world, life, /
+):
+    async def loses_the_lease(_):
+        await world.leases.apply(lease_changes.take(world.lease(), OTHER))
+        await world.clock.sleep_ms(4_000)  # Until a renewal hears of it.
+        raise OSError("S3 is away")
 
-        life.act[Hook.STOPPING] = loses_the_lease
-        world.put(1, 4)
-        await world.open_slot()
-        turn = asyncio.create_task(world.turn(turn_ms=60_000), name="turn")
-        await world.run_until(lambda: world.numbers)
-        await world.change_slot(ask_to_drain)
-        await turn
-        assert world.told(LeaseLost)
-        assert life.of() == ["started", "handle", "stopping"]
-
-    in_life(scenario, buffers=True, handler_timeout_ms=10_000)
+    life.act[Hook.STOPPING] = loses_the_lease
+    world.put(1, 4)
+    await world.open_slot()
+    turn = asyncio.create_task(world.turn(turn_ms=60_000), name="turn")
+    await world.run_until(lambda: world.numbers)
+    await world.change_slot(ask_to_drain)
+    await turn
+    assert world.told(LeaseLost)
+    assert life.of() == ["started", "handle", "stopping"]
 
 
 def test_stopping_that_hangs_ends_the_process_in_time_and_loses_nothing():
@@ -296,53 +289,48 @@ class StandingClock(VirtualClock):
         return super().monotonic_ms() - self.stood_ms
 
 
-def test_no_object_is_told_anything_once_the_process_is_about_to_end():
+@within(in_life, max_retry_ms=500)
+async def test_no_object_is_told_anything_once_the_process_is_about_to_end(world, life, /):
     """Seed 200: the clock said that there was time for a call, and the turn had ended (H10)."""
+    world.clock = StandingClock()
+    read, ends_ms = world.state.read, 57_000 + 2_000
 
-    async def scenario(world, life):
-        world.clock = StandingClock()
-        read, ends_ms = world.state.read, 57_000 + 2_000
+    async def stands_still(_):
+        asyncio.get_running_loop().stall(50)
+        world.clock.stood_ms = 50_000
 
-        async def stands_still(_):
-            asyncio.get_running_loop().stall(50)
-            world.clock.stood_ms = 50_000
+    async def last_read_is_slow(kind, name):
+        if kind == "slot" and asyncio.get_running_loop().virtual_ms == ends_ms:
+            await asyncio.sleep(4)
+        return await read(kind, name)
 
-        async def last_read_is_slow(kind, name):
-            if kind == "slot" and asyncio.get_running_loop().virtual_ms == ends_ms:
-                await asyncio.sleep(4)
-            return await read(kind, name)
+    def refused_to_the_end(change):
+        if 50_000 <= asyncio.get_running_loop().virtual_ms < ends_ms:
+            raise Throttled(change.lease_key)
 
-        def refused_to_the_end(change):
-            if 50_000 <= asyncio.get_running_loop().virtual_ms < ends_ms:
-                raise Throttled(change.lease_key)
-
-        life.act[Hook.STARTED] = stands_still
-        world.state.read, world.leases.before = last_read_is_slow, refused_to_the_end
-        assert await world.turn_that_may_die(turn_ms=60_000) is None
-        assert "still running: shard" in str(world.deaths)
-        assert life.of() == ["started"]
-
-    in_life(scenario, max_retry_ms=500)
+    life.act[Hook.STARTED] = stands_still
+    world.state.read, world.leases.before = last_read_is_slow, refused_to_the_end
+    assert await world.turn_that_may_die(turn_ms=60_000) is None
+    assert "still running: shard" in str(world.deaths)
+    assert life.of() == ["started"]
 
 
-def test_a_fault_of_the_worker_s_own_stops_the_object_and_starts_another():
-    async def scenario(world, life):
-        page, left = world.stream.page, [1]
+@within(in_life, buffers=True)
+async def test_a_fault_of_the_worker_s_own_stops_the_object_and_starts_another(world, life, /):
+    page, left = world.stream.page, [1]
 
-        async def page_once_ill(*given, **options):
-            if world.numbers and left[0]:
-                left[0] = 0
-                raise RuntimeError("nobody foresaw this")
-            return await page(*given, **options)
+    async def page_once_ill(*given, **options):
+        if world.numbers and left[0]:
+            left[0] = 0
+            raise RuntimeError("nobody foresaw this")
+        return await page(*given, **options)
 
-        world.stream.page = page_once_ill
-        world.put(1, 2)
-        await world.turn(turn_ms=30_000)
-        assert len(world.told(ConsumerFailed)) == 1
-        assert life.of() == ["started", "handle", "stopping", "started", "stopping"]
-        assert life.files == [[1, 2], []]
-
-    in_life(scenario, buffers=True)
+    world.stream.page = page_once_ill
+    world.put(1, 2)
+    await world.turn(turn_ms=30_000)
+    assert len(world.told(ConsumerFailed)) == 1
+    assert life.of() == ["started", "handle", "stopping", "started", "stopping"]
+    assert life.files == [[1, 2], []]
 
 
 def test_a_lease_that_is_adopted_while_the_handler_is_imported_waits_for_it():
@@ -370,18 +358,18 @@ def test_a_lease_that_is_adopted_while_the_handler_is_imported_waits_for_it():
     in_life(scenario, shards=2, leases=leases)
 
 
-def test_an_object_that_was_stopped_is_told_nothing_more_when_the_write_after_it_fails():
-    async def scenario(world, life):
-        def before(change):
-            if "stopping" in life.of():
-                raise StaleEpoch("another invocation has taken over")
+@within(in_life, buffers=True, checkpoint_ms=0)
+async def test_an_object_that_was_stopped_is_told_nothing_more_when_the_write_after_it_fails(
+    world, life, /
+):
+    def before(change):
+        if "stopping" in life.of():
+            raise StaleEpoch("another invocation has taken over")
 
-        world.leases.before = before
-        world.put(1, 4)
-        await world.turn(turn_ms=20_000)
-        assert life.of() == ["started", "handle", "stopping"]
-
-    in_life(scenario, buffers=True, checkpoint_ms=0)
+    world.leases.before = before
+    world.put(1, 4)
+    await world.turn(turn_ms=20_000)
+    assert life.of() == ["started", "handle", "stopping"]
 
 
 def fail_at_the_next_checkpoint(world):
@@ -435,13 +423,11 @@ def test_no_last_hook_comes_while_a_call_of_the_object_runs(happens, parallelism
     in_life(scenario, overlaps=True, **lanes)
 
 
-def test_without_time_for_stopping_a_turn_says_so():
-    async def scenario(world, life):
-        assert await world.turn(turn_ms=6_000) is TurnOutcome.FAILED
-        assert life.told == []
-        assert "handler_timeout_ms: 2000 found" in str(world.events.events[-1].error)
-
-    in_life(scenario)
+@within(in_life)
+async def test_without_time_for_stopping_a_turn_says_so(world, life, /):
+    assert await world.turn(turn_ms=6_000) is TurnOutcome.FAILED
+    assert life.told == []
+    assert "handler_timeout_ms: 2000 found" in str(world.events.events[-1].error)
 
 
 def test_a_death_at_any_step_leaves_files_without_gaps():

@@ -13,6 +13,7 @@ from shardfleet.events.worker import LeaseAsleep
 from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import deaths
 from tests.engine.worker_side.worker_kit import OTHER, World, a_config, key
+from tests.virtual import within
 
 SHORT = {"handler_timeout_ms": 2_000, "turn_margin_ms": 3_000, "checkpoint": "manual"}
 
@@ -43,15 +44,13 @@ def buffering(files, *, when):
     return handle
 
 
-def test_what_is_returned_from_is_not_done_and_comes_again_once():
-    async def scenario(world):
-        world.put(1, 5)
-        await world.turn(turn_ms=20_000)
-        assert world.lease().checkpoint.is_sentinel
-        await world.turn(turn_ms=20_000)
-        assert world.numbers == [1, 2, 3, 4, 5] * 2
-
-    in_world(scenario)
+@within(in_world)
+async def test_what_is_returned_from_is_not_done_and_comes_again_once(world, /):
+    world.put(1, 5)
+    await world.turn(turn_ms=20_000)
+    assert world.lease().checkpoint.is_sentinel
+    await world.turn(turn_ms=20_000)
+    assert world.numbers == [1, 2, 3, 4, 5] * 2
 
 
 def test_a_record_of_an_earlier_batch_is_checkpointed_later():
@@ -105,24 +104,22 @@ def test_an_earlier_batch_that_was_kept_checkpoints_up_to_its_own_end():
     in_world(scenario, handle, max_batch_records=1)
 
 
-def test_what_the_handler_has_not_been_given_or_is_of_another_shard_is_refused():
-    async def scenario(world):
-        world.put(1, 2)
-        await world.turn(turn_ms=20_000)
-        first, second = (call.batch for call in world.handler.calls if call.batch)
-        with pytest.raises(ValueError, match="no such record in this batch"):
-            first.checkpoint(second[0])
-        other = type(first[0])(
-            data=b"",
-            partition_key="k",
-            sequence_number="1",
-            shard_id=key(7),
-            approximate_arrival_ms=0,
-        )
-        with pytest.raises(ValueError, match="no such record in this batch"):
-            second.checkpoint(other)
-
-    in_world(scenario, max_batch_records=1)
+@within(in_world, max_batch_records=1)
+async def test_what_the_handler_has_not_been_given_or_is_of_another_shard_is_refused(world, /):
+    world.put(1, 2)
+    await world.turn(turn_ms=20_000)
+    first, second = (call.batch for call in world.handler.calls if call.batch)
+    with pytest.raises(ValueError, match="no such record in this batch"):
+        first.checkpoint(second[0])
+    other = type(first[0])(
+        data=b"",
+        partition_key="k",
+        sequence_number="1",
+        shard_id=key(7),
+        approximate_arrival_ms=0,
+    )
+    with pytest.raises(ValueError, match="no such record in this batch"):
+        second.checkpoint(other)
 
 
 @pytest.mark.parametrize(
@@ -143,18 +140,18 @@ def test_at_a_bound_no_more_records_come_and_the_handler_can_flush(bound, most_a
     in_world(scenario, buffering(files, when=lambda batch, _: batch.must_flush), **bound)
 
 
-def test_a_handler_that_does_not_checkpoint_gets_no_more_than_the_bound_and_is_told_of():
-    async def scenario(world):
-        world.put(1, 9)
-        await world.turn(turn_ms=20_000)
-        assert world.numbers == [1, 2, 3, 4]
-        told = world.told(CheckpointAwaited)
-        assert [(event.records, event.reason) for event in told] == [(4, "a bound is reached")]
-        empty = [call.batch for call in world.handler.calls if not call.batch]
-        assert len(empty) > 5
-        assert all(batch.must_flush for batch in empty)
-
-    in_world(scenario, max_open_records=4)
+@within(in_world, max_open_records=4)
+async def test_a_handler_that_does_not_checkpoint_gets_no_more_than_the_bound_and_is_told_of(
+    world, /
+):
+    world.put(1, 9)
+    await world.turn(turn_ms=20_000)
+    assert world.numbers == [1, 2, 3, 4]
+    told = world.told(CheckpointAwaited)
+    assert [(event.records, event.reason) for event in told] == [(4, "a bound is reached")]
+    empty = [call.batch for call in world.handler.calls if not call.batch]
+    assert len(empty) > 5
+    assert all(batch.must_flush for batch in empty)
 
 
 def test_while_a_shard_is_idle_a_handler_with_open_records_is_called_to_flush_by_time():
@@ -246,22 +243,20 @@ def test_what_was_said_of_a_record_before_it_failed_does_not_count_once_it_is_ha
     in_world(scenario, handle)
 
 
-def test_the_end_of_a_turn_has_time_for_each_shard_s_flush():
-    async def scenario(world):
-        async def handle(batch):
-            if batch.must_flush:
-                await world.clock.sleep_ms(1_500)
-                batch.checkpoint()
+@within(in_world, shards=2)
+async def test_the_end_of_a_turn_has_time_for_each_shard_s_flush(world, /):
+    async def handle(batch):
+        if batch.must_flush:
+            await world.clock.sleep_ms(1_500)
+            batch.checkpoint()
 
-        world.handler._script = handle
-        world.put(1, 3)
-        world.put(4, 6, number=1)
-        await world.turn(turn_ms=20_000)
-        for n in (0, 1):
-            last = world.stream.sequence_numbers(key(n))[-1]
-            assert str(world.lease(n).checkpoint) == last
-
-    in_world(scenario, shards=2)
+    world.handler._script = handle
+    world.put(1, 3)
+    world.put(4, 6, number=1)
+    await world.turn(turn_ms=20_000)
+    for n in (0, 1):
+        last = world.stream.sequence_numbers(key(n))[-1]
+        assert str(world.lease(n).checkpoint) == last
 
 
 def test_open_records_that_the_stream_lets_go_of_are_a_loss_that_is_told():
@@ -280,15 +275,13 @@ def test_open_records_that_the_stream_lets_go_of_are_a_loss_that_is_told():
     in_world(scenario, handle)
 
 
-def test_a_shard_with_open_records_does_not_fall_asleep():
-    async def scenario(world):
-        world.put(1, 3)
-        await world.turn(turn_ms=20_000)
-        assert world.told(LeaseAsleep) == []
-        await world.turn(turn_ms=20_000)
-        assert world.numbers == [1, 2, 3] * 2
-
-    in_world(scenario, sleep=True, sleep_after_ms=3_000)
+@within(in_world, sleep=True, sleep_after_ms=3_000)
+async def test_a_shard_with_open_records_does_not_fall_asleep(world, /):
+    world.put(1, 3)
+    await world.turn(turn_ms=20_000)
+    assert world.told(LeaseAsleep) == []
+    await world.turn(turn_ms=20_000)
+    assert world.numbers == [1, 2, 3] * 2
 
 
 def test_the_end_of_a_turn_lets_the_handler_flush_in_time():
@@ -305,21 +298,19 @@ def test_the_end_of_a_turn_lets_the_handler_flush_in_time():
     in_world(scenario, buffering(files, when=lambda batch, _: batch.must_flush))
 
 
-def test_a_shard_that_has_ended_is_finished_only_when_all_is_checkpointed():
-    async def scenario(world):
-        world.put(1, 3)
-        world.stream.split(key(0))
-        outcome = await world.turn(turn_ms=20_000)
-        assert outcome is TurnOutcome.CONTINUE
-        assert not world.lease().is_finished
-        (told,) = world.told(CheckpointAwaited)
-        assert told.reason == "the shard has ended"
+@within(in_world)
+async def test_a_shard_that_has_ended_is_finished_only_when_all_is_checkpointed(world, /):
+    world.put(1, 3)
+    world.stream.split(key(0))
+    outcome = await world.turn(turn_ms=20_000)
+    assert outcome is TurnOutcome.CONTINUE
+    assert not world.lease().is_finished
+    (told,) = world.told(CheckpointAwaited)
+    assert told.reason == "the shard has ended"
 
-        world.handler._script = buffering([], when=lambda batch, _: batch.must_flush)
-        await world.turn(turn_ms=20_000)
-        assert world.lease().is_finished
-
-    in_world(scenario)
+    world.handler._script = buffering([], when=lambda batch, _: batch.must_flush)
+    await world.turn(turn_ms=20_000)
+    assert world.lease().is_finished
 
 
 def test_a_death_at_any_step_repeats_only_what_was_not_checkpointed():
@@ -387,17 +378,14 @@ def test_an_event_has_no_checkpoint():
         a_config(checkpoint="manual", handler_contract="event")
 
 
-def test_a_page_that_brought_a_call_brings_no_empty_one_besides():
+@within(in_world, max_batch_records=2)
+async def test_a_page_that_brought_a_call_brings_no_empty_one_besides(world, /):
     """What is open is offered anew where nothing else would ask the handler for a checkpoint."""
-
-    async def scenario(world):
-        world.put(1, 4)
-        await world.turn(turn_ms=10_000)
-        calls = [len(call.batch) for call in world.handler.calls]
-        assert calls[:2] == [2, 2]
-        pages = [c for c in world.stream.calls if c.operation == "get_records"]
-        assert calls[2:] == [0] * len(calls[2:])
-        empty_ms = [call.began_ms for call in world.handler.calls[2:]]
-        assert pages[1].at_ms <= empty_ms[0]
-
-    in_world(scenario, max_batch_records=2)
+    world.put(1, 4)
+    await world.turn(turn_ms=10_000)
+    calls = [len(call.batch) for call in world.handler.calls]
+    assert calls[:2] == [2, 2]
+    pages = [c for c in world.stream.calls if c.operation == "get_records"]
+    assert calls[2:] == [0] * len(calls[2:])
+    empty_ms = [call.began_ms for call in world.handler.calls[2:]]
+    assert pages[1].at_ms <= empty_ms[0]

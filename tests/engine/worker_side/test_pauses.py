@@ -14,6 +14,7 @@ from shardfleet.errors import Throttled
 from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, at, key
+from tests.virtual import virtual
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
 
@@ -132,53 +133,48 @@ def test_no_call_begins_without_its_time_out_left_though_the_worker_stood_still(
         assert last_ms <= 12_000, f"step {act_at}: {steps.names[act_at]}"
 
 
-def test_a_shard_that_waited_for_its_turn_longer_than_its_lease_lasted_is_not_delivered():
+@virtual
+async def test_a_shard_that_waited_for_its_turn_longer_than_its_lease_lasted_is_not_delivered():
     """H17: confirmed when it began to wait is not confirmed when its turn comes."""
+    world = World(shards=2, handler_timeout_ms=30_000, turn_margin_ms=3_000)
 
-    async def main():
-        world = World(shards=2, handler_timeout_ms=30_000, turn_margin_ms=3_000)
+    async def slow(batch):
+        await world.clock.sleep_ms(15_000)
 
-        async def slow(batch):
-            await world.clock.sleep_ms(15_000)
+    def no_answer_for_shard_1(lease_key):
+        if lease_key == key(1) and world.clock.monotonic_ms() > 1_000:
+            raise Throttled("busy")
 
-        def no_answer_for_shard_1(lease_key):
-            if lease_key == key(1) and world.clock.monotonic_ms() > 1_000:
-                raise Throttled("busy")
+    async def another_worker():
+        await world.clock.sleep_ms(12_000)
+        lease = world.lease(1)
+        counter = lease.lease_counter + 1
+        taken = replace(lease, lease_owner=OTHER, lease_counter=counter)
+        world.leases.leases[key(1)] = taken
 
-        async def another_worker():
-            await world.clock.sleep_ms(12_000)
-            lease = world.lease(1)
-            counter = lease.lease_counter + 1
-            taken = replace(lease, lease_owner=OTHER, lease_counter=counter)
-            world.leases.leases[key(1)] = taken
-
-        world.handler._script = slow
-        world.leases.before = lambda change: no_answer_for_shard_1(change.lease_key)
-        world.leases.reading = no_answer_for_shard_1
-        world.put(1, number=0)
-        await world.clock.sleep_ms(1)
-        world.put(2, number=1)
-        task = asyncio.create_task(another_worker())
-        await world.turn(turn_ms=60_000)
-        await task
-        assert world.numbers == [1]
-        assert len(world.handler.calls) == 1
-
-    run_virtual(main())
+    world.handler._script = slow
+    world.leases.before = lambda change: no_answer_for_shard_1(change.lease_key)
+    world.leases.reading = no_answer_for_shard_1
+    world.put(1, number=0)
+    await world.clock.sleep_ms(1)
+    world.put(2, number=1)
+    task = asyncio.create_task(another_worker())
+    await world.turn(turn_ms=60_000)
+    await task
+    assert world.numbers == [1]
+    assert len(world.handler.calls) == 1
 
 
-def test_a_lease_is_kept_over_a_stall_when_nobody_took_it():
-    async def main():
-        world = World(**SHORT)
-        steps = Steps(act_at=60, happen=lambda name: stand_still(30), is_deadly=False)
-        feed = asyncio.create_task(producing(world, 60))
-        await process(world, steps, turn_ms=80_000)
-        await feed
-        assert len(steps.names) > 60
-        assert world.numbers == list(range(60))
-        assert world.lease().lease_owner == ME
-
-    run_virtual(main())
+@virtual
+async def test_a_lease_is_kept_over_a_stall_when_nobody_took_it():
+    world = World(**SHORT)
+    steps = Steps(act_at=60, happen=lambda name: stand_still(30), is_deadly=False)
+    feed = asyncio.create_task(producing(world, 60))
+    await process(world, steps, turn_ms=80_000)
+    await feed
+    assert len(steps.names) > 60
+    assert world.numbers == list(range(60))
+    assert world.lease().lease_owner == ME
 
 
 # --- the process dies: §8 rows 2 and 25
@@ -211,35 +207,32 @@ def test_a_death_at_any_step_loses_nothing_and_the_next_turn_goes_on():
 
 
 @pytest.mark.parametrize("turn_ms", [8_100, 9_000, 10_000, 11_003, 12_500, 14_999, 17_777])
-def test_an_invocation_may_end_at_any_moment(turn_ms):
+@virtual
+async def test_an_invocation_may_end_at_any_moment(turn_ms):
     """§8 row 25: leases renewed last, progress stored, nothing running, whatever was going on."""
+    world = World(**SHORT, shards=3, max_batch_records=3)
 
-    async def main():
-        world = World(**SHORT, shards=3, max_batch_records=3)
+    async def slow(batch):
+        await world.clock.sleep_ms(700)
 
-        async def slow(batch):
-            await world.clock.sleep_ms(700)
-
-        world.handler._script = slow
-        feed = asyncio.create_task(producing(world, 90, shards=3, each_ms=50))
-        outcomes = []
-        while len(world.numbers) < 90:
-            before = asyncio.all_tasks()
-            began_ms = world.clock.monotonic_ms()
-            outcomes.append(await world.turn(turn_ms=turn_ms))
-            await asyncio.sleep(0)
-            assert asyncio.all_tasks() <= before
-            assert world.clock.monotonic_ms() <= began_ms + turn_ms
-            for shard in range(3):
-                mine = [n for n in world.numbers if n % 3 == shard]
-                stored = str(world.lease(shard).checkpoint)
-                done = world.stream.sequence_numbers(key(shard))[: len(mine)]
-                assert [stored] == (done[-1:] or ["TRIM_HORIZON"])
-        await feed
-        assert set(outcomes) == {TurnOutcome.CONTINUE}
-        assert sorted(world.numbers) == list(range(90))
-
-    run_virtual(main())
+    world.handler._script = slow
+    feed = asyncio.create_task(producing(world, 90, shards=3, each_ms=50))
+    outcomes = []
+    while len(world.numbers) < 90:
+        before = asyncio.all_tasks()
+        began_ms = world.clock.monotonic_ms()
+        outcomes.append(await world.turn(turn_ms=turn_ms))
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() <= before
+        assert world.clock.monotonic_ms() <= began_ms + turn_ms
+        for shard in range(3):
+            mine = [n for n in world.numbers if n % 3 == shard]
+            stored = str(world.lease(shard).checkpoint)
+            done = world.stream.sequence_numbers(key(shard))[: len(mine)]
+            assert [stored] == (done[-1:] or ["TRIM_HORIZON"])
+    await feed
+    assert set(outcomes) == {TurnOutcome.CONTINUE}
+    assert sorted(world.numbers) == list(range(90))
 
 
 # --- the same every time

@@ -16,16 +16,14 @@ from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.producer.aggregate import aggregate
 from shardfleet_testkit.clock import run_virtual
 from tests.engine.worker_side.worker_kit import ME, World, a_lease, at, key
+from tests.virtual import virtual
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
 HOUR_MS = 3_600_000
 
 
-def in_world(scenario, **world):
-    async def main():
-        return await scenario(World(**{**SHORT, **world}))
-
-    return run_virtual(main())
+def a_world(**world):
+    return World(**{**SHORT, **world})
 
 
 def put_aggregate(world, first, last, *, shard=0):
@@ -37,33 +35,32 @@ def put_aggregate(world, first, last, *, shard=0):
 # --- aggregates: §8 row 20
 
 
-def test_every_sub_record_of_every_aggregate_is_delivered_with_its_place():
-    async def scenario(world):
-        numbers = [put_aggregate(world, 100 * n, 100 * n + 49) for n in range(4)]
-        await world.turn(turn_ms=20_000)
-        assert world.numbers == [100 * n + i for n in range(4) for i in range(50)]
-        places = [(r.sequence_number, r.sub_sequence_number) for r in world.handler.handled]
-        assert places == [(number, i) for number in numbers for i in range(50)]
-        assert world.lease().checkpoint == at(numbers[-1], 49)
+@virtual
+async def test_every_sub_record_of_every_aggregate_is_delivered_with_its_place():
+    world = a_world(max_batch_records=7)
+    numbers = [put_aggregate(world, 100 * n, 100 * n + 49) for n in range(4)]
+    await world.turn(turn_ms=20_000)
+    assert world.numbers == [100 * n + i for n in range(4) for i in range(50)]
+    places = [(r.sequence_number, r.sub_sequence_number) for r in world.handler.handled]
+    assert places == [(number, i) for number in numbers for i in range(50)]
+    assert world.lease().checkpoint == at(numbers[-1], 49)
 
-    in_world(scenario, max_batch_records=7)
 
-
-def test_a_broken_aggregate_is_delivered_raw_and_told():
-    async def scenario(world):
-        records = [OutgoingRecord("k", b"1"), OutgoingRecord("k", b"2")]
-        broken = aggregate(records)[:-1] + b"\x00"
-        world.stream.put(broken, shard_id=key(0))
-        await world.turn(turn_ms=20_000)
-        assert world.handler.payloads == [broken]
-        (event,) = world.told(AggregatesNotExpanded)
-        assert (event.verdict, event.count, event.records_dropped) == ("bad_digest", 1, 0)
-
-    in_world(scenario)
+@virtual
+async def test_a_broken_aggregate_is_delivered_raw_and_told():
+    world = a_world()
+    records = [OutgoingRecord("k", b"1"), OutgoingRecord("k", b"2")]
+    broken = aggregate(records)[:-1] + b"\x00"
+    world.stream.put(broken, shard_id=key(0))
+    await world.turn(turn_ms=20_000)
+    assert world.handler.payloads == [broken]
+    (event,) = world.told(AggregatesNotExpanded)
+    assert (event.verdict, event.count, event.records_dropped) == ("bad_digest", 1, 0)
 
 
 @pytest.mark.parametrize("policy", ["deliver", "in-range", "kpl"])
-def test_misrouted_aggregates_are_delivered_or_dropped_and_counted_by_policy(policy):
+@virtual
+async def test_misrouted_aggregates_are_delivered_or_dropped_and_counted_by_policy(policy):
     async def scenario(world):
         for n in range(30):
             put_aggregate(world, 10 * n, 10 * n + 1)
@@ -82,13 +79,10 @@ def test_misrouted_aggregates_are_delivered_or_dropped_and_counted_by_policy(pol
         last = world.stream.sequence_numbers(key(0))[-1]
         assert world.lease().checkpoint.sequence_number == last
 
-    async def main():
-        world = World(**SHORT, shards=2, misrouted=policy)
-        shard = world.stream.shard(key(0))
-        world.leases.leases[key(0)] = a_lease(0, hash_key_range=shard.hash_key_range)
-        await scenario(world)
-
-    run_virtual(main())
+    world = World(**SHORT, shards=2, misrouted=policy)
+    shard = world.stream.shard(key(0))
+    world.leases.leases[key(0)] = a_lease(0, hash_key_range=shard.hash_key_range)
+    await scenario(world)
 
 
 # --- positions older than the retention period
@@ -118,192 +112,166 @@ def test_a_position_older_than_the_retention_stops_the_shard_and_says_so():
     run_virtual(main())
 
 
-def test_a_shard_stopped_by_a_lost_position_goes_on_at_the_oldest_record_when_resumed():
-    async def main():
-        world = _world_with_a_trimmed_position()
+@virtual
+async def test_a_shard_stopped_by_a_lost_position_goes_on_at_the_oldest_record_when_resumed():
+    world = _world_with_a_trimmed_position()
 
-        async def person():
-            await world.clock.sleep_ms(30_000)
-            del world.state.documents["stop", key(0)]
+    async def person():
+        await world.clock.sleep_ms(30_000)
+        del world.state.documents["stop", key(0)]
 
-        task = asyncio.create_task(person())
-        await world.turn(turn_ms=90_000)
-        await task
-        assert world.numbers == [7, 8, 9, 10]
-        assert len(world.told(PositionLost)) == 1
-
-    run_virtual(main())
+    task = asyncio.create_task(person())
+    await world.turn(turn_ms=90_000)
+    await task
+    assert world.numbers == [7, 8, 9, 10]
+    assert len(world.told(PositionLost)) == 1
 
 
-def test_a_position_older_than_the_retention_jumps_by_policy_and_states_the_loss():
-    async def main():
-        world = _world_with_a_trimmed_position(on_trimmed="jump")
-        await world.turn(turn_ms=20_000)
-        assert world.numbers == [7, 8, 9, 10]
-        assert [event.policy for event in world.told(PositionLost)] == ["jump"]
-
-    run_virtual(main())
+@virtual
+async def test_a_position_older_than_the_retention_jumps_by_policy_and_states_the_loss():
+    world = _world_with_a_trimmed_position(on_trimmed="jump")
+    await world.turn(turn_ms=20_000)
+    assert world.numbers == [7, 8, 9, 10]
+    assert [event.policy for event in world.told(PositionLost)] == ["jump"]
 
 
-def test_a_loss_that_was_jumped_is_told_once_although_nothing_was_done_since():
-    async def main():
-        world = _world_with_a_trimmed_position(on_trimmed="jump", max_attempts=0)
+@virtual
+async def test_a_loss_that_was_jumped_is_told_once_although_nothing_was_done_since():
+    world = _world_with_a_trimmed_position(on_trimmed="jump", max_attempts=0)
 
-        async def fail(batch):
-            raise ValueError("not yet")
+    async def fail(batch):
+        raise ValueError("not yet")
 
-        world.handler._script = fail
-        await world.turn(turn_ms=20_000)
-        await world.turn(turn_ms=20_000)
-        assert world.numbers == []
-        assert [event.policy for event in world.told(PositionLost)] == ["jump"]
-
-    run_virtual(main())
+    world.handler._script = fail
+    await world.turn(turn_ms=20_000)
+    await world.turn(turn_ms=20_000)
+    assert world.numbers == []
+    assert [event.policy for event in world.told(PositionLost)] == ["jump"]
 
 
-def test_a_sequence_number_of_another_shard_stops_the_shard_by_that_name_and_is_no_loss():
+@virtual
+async def test_a_sequence_number_of_another_shard_stops_the_shard_by_that_name_and_is_no_loss():
     """Whatever is done about losses: the checkpoint is wrong, and nobody knows the right one."""
-
-    async def main():
-        world = World(**SHORT, on_trimmed="jump")
-        world.stream.split(key(0))
-        world.put(1, 3, number=1)
-        world.leases.leases = {key(1): a_lease(1, checkpoint=at(1))}
-        await world.turn(turn_ms=20_000)
-        assert world.numbers == []
-        assert not world.told(PositionLost)
-        stop = world.state.documents["stop", key(1)].body
-        assert "another shard's" in stop["error"]
-        assert "shardfleet rewind" in stop["error"]
-
-    run_virtual(main())
+    world = World(**SHORT, on_trimmed="jump")
+    world.stream.split(key(0))
+    world.put(1, 3, number=1)
+    world.leases.leases = {key(1): a_lease(1, checkpoint=at(1))}
+    await world.turn(turn_ms=20_000)
+    assert world.numbers == []
+    assert not world.told(PositionLost)
+    stop = world.state.documents["stop", key(1)].body
+    assert "another shard's" in stop["error"]
+    assert "shardfleet rewind" in stop["error"]
 
 
-def test_a_sequence_number_that_the_service_refuses_for_its_age_counts_as_trimmed():
+@virtual
+async def test_a_sequence_number_that_the_service_refuses_for_its_age_counts_as_trimmed():
     """K14, harlow/kinesis-consumer#175."""
+    world = World(**SHORT, on_trimmed="jump")
+    world.put(1, 3)
+    world.leases.leases = {key(0): a_lease(checkpoint=at(2))}
 
-    async def main():
-        world = World(**SHORT, on_trimmed="jump")
-        world.put(1, 3)
-        world.leases.leases = {key(0): a_lease(checkpoint=at(2))}
+    def fault(call):
+        if call.start and call.start.sequence_number:
+            raise PositionTrimmed("expired")
 
-        def fault(call):
-            if call.start and call.start.sequence_number:
-                raise PositionTrimmed("expired")
-
-        world.stream.fault = fault
-        await world.turn(turn_ms=20_000)
-        assert world.numbers == [1, 2, 3]
-        assert len(world.told(PositionLost)) == 1
-
-    run_virtual(main())
+    world.stream.fault = fault
+    await world.turn(turn_ms=20_000)
+    assert world.numbers == [1, 2, 3]
+    assert len(world.told(PositionLost)) == 1
 
 
-def test_a_shard_s_own_first_number_is_a_position_though_no_record_has_it():
+@virtual
+async def test_a_shard_s_own_first_number_is_a_position_though_no_record_has_it():
     """K13, etspaceman/kinesis-mock#95."""
-
-    async def main():
-        world = World(**SHORT)
-        world.stream.split(key(0))
-        world.put(1, 3, number=1)
-        start = int(world.stream.shard(key(1)).starting_sequence_number)
-        world.leases.leases = {key(1): a_lease(1, checkpoint=at(start))}
-        assert str(start) not in world.stream.sequence_numbers(key(1))
-        await world.turn(turn_ms=20_000)
-        assert world.numbers == [1, 2, 3]
-        assert not world.told(PositionLost)
-
-    run_virtual(main())
+    world = World(**SHORT)
+    world.stream.split(key(0))
+    world.put(1, 3, number=1)
+    start = int(world.stream.shard(key(1)).starting_sequence_number)
+    world.leases.leases = {key(1): a_lease(1, checkpoint=at(start))}
+    assert str(start) not in world.stream.sequence_numbers(key(1))
+    await world.turn(turn_ms=20_000)
+    assert world.numbers == [1, 2, 3]
+    assert not world.told(PositionLost)
 
 
-def test_an_idle_fleet_that_was_drained_for_three_days_goes_on_and_tells_of_no_loss():
+@virtual
+async def test_an_idle_fleet_that_was_drained_for_three_days_goes_on_and_tells_of_no_loss():
     """K16, justtrackio/gosoline#1124: the stored number is no longer there."""
+    world = World(**SHORT)
+    world.put(1, 3)
+    await world.turn(turn_ms=60_000)
+    world.put(4)
+    await world.turn(turn_ms=60_000)
+    await world.clock.sleep_ms(72 * HOUR_MS)
 
-    async def main():
-        world = World(**SHORT)
-        world.put(1, 3)
-        await world.turn(turn_ms=60_000)
-        world.put(4)
-        await world.turn(turn_ms=60_000)
-        await world.clock.sleep_ms(72 * HOUR_MS)
+    async def later():
+        await world.clock.sleep_ms(20_000)
+        world.put(5, 6)
 
-        async def later():
-            await world.clock.sleep_ms(20_000)
-            world.put(5, 6)
-
-        task = asyncio.create_task(later())
-        await world.turn(turn_ms=60_000)
-        await task
-        assert world.numbers == [1, 2, 3, 4, 5, 6]
-        assert not world.told(PositionLost)
-        assert not world.told(ShardStopped)
-        assert len(world.told(PositionOutlived)) == 1
-
-    run_virtual(main())
+    task = asyncio.create_task(later())
+    await world.turn(turn_ms=60_000)
+    await task
+    assert world.numbers == [1, 2, 3, 4, 5, 6]
+    assert not world.told(PositionLost)
+    assert not world.told(ShardStopped)
+    assert len(world.told(PositionOutlived)) == 1
 
 
-def test_a_fleet_that_was_drained_behind_its_tip_for_three_days_tells_of_the_loss():
-    async def main():
-        world = World(**SHORT, records_per_read=2, max_attempts=0)
-        world.put(1, 2)
-        await world.turn(turn_ms=60_000)
-        world.put(3, 6)
+@virtual
+async def test_a_fleet_that_was_drained_behind_its_tip_for_three_days_tells_of_the_loss():
+    world = World(**SHORT, records_per_read=2, max_attempts=0)
+    world.put(1, 2)
+    await world.turn(turn_ms=60_000)
+    world.put(3, 6)
 
-        async def stuck(batch):
-            if any(record.data == b"5" for record in batch):
-                raise RuntimeError("not yet")
+    async def stuck(batch):
+        if any(record.data == b"5" for record in batch):
+            raise RuntimeError("not yet")
 
-        world.handler._script = stuck
-        await world.turn(turn_ms=60_000)
-        await world.clock.sleep_ms(72 * HOUR_MS)
-        await world.turn(turn_ms=60_000)
-        assert 5 not in world.numbers
-        assert len(world.told(PositionLost)) == 1
-        assert not world.told(PositionOutlived)
-
-    run_virtual(main())
+    world.handler._script = stuck
+    await world.turn(turn_ms=60_000)
+    await world.clock.sleep_ms(72 * HOUR_MS)
+    await world.turn(turn_ms=60_000)
+    assert 5 not in world.numbers
+    assert len(world.told(PositionLost)) == 1
+    assert not world.told(PositionOutlived)
 
 
-def test_a_shard_that_was_idle_for_longer_than_the_retention_is_not_taken_for_a_loss():
+@virtual
+async def test_a_shard_that_was_idle_for_longer_than_the_retention_is_not_taken_for_a_loss():
     """It was at its tip within the day, so whatever came since is still there."""
-
-    async def main():
-        world = World(**SHORT)
-        world.put(1, 3)
-        for _ in range(15):
-            await world.turn(turn_ms=60_000)
-            await world.clock.sleep_ms(2 * HOUR_MS)
-        assert world.stream.sequence_numbers(key(0)) == []
-        world.put(4, 5)
-        await world.turn(turn_ms=60_000)
-        assert world.numbers == [1, 2, 3, 4, 5]
-        assert not world.told(PositionLost)
-
-    run_virtual(main())
-
-
-def test_a_fleet_that_was_away_for_longer_than_the_retention_says_that_it_cannot_know():
-    async def main():
-        world = World(**SHORT, on_trimmed="jump")
-        world.put(1, 3)
+    world = World(**SHORT)
+    world.put(1, 3)
+    for _ in range(15):
         await world.turn(turn_ms=60_000)
         await world.clock.sleep_ms(2 * HOUR_MS)
-        world.put(4, 5)
-        await world.clock.sleep_ms(25 * HOUR_MS)
-        world.put(6, 7)
-        await world.turn(turn_ms=60_000)
-        assert world.numbers == [1, 2, 3, 6, 7]
-        assert len(world.told(PositionLost)) == 1
-
-    run_virtual(main())
+    assert world.stream.sequence_numbers(key(0)) == []
+    world.put(4, 5)
+    await world.turn(turn_ms=60_000)
+    assert world.numbers == [1, 2, 3, 4, 5]
+    assert not world.told(PositionLost)
 
 
-def test_the_first_record_of_a_new_shard_is_never_taken_for_a_gap():
-    async def scenario(world):
-        world.put(1, 3)
-        world.stream.trim(key(0), keep=1)
-        await world.turn(turn_ms=20_000)
-        assert world.numbers == [3]
-        assert not world.told(PositionLost)
+@virtual
+async def test_a_fleet_that_was_away_for_longer_than_the_retention_says_that_it_cannot_know():
+    world = World(**SHORT, on_trimmed="jump")
+    world.put(1, 3)
+    await world.turn(turn_ms=60_000)
+    await world.clock.sleep_ms(2 * HOUR_MS)
+    world.put(4, 5)
+    await world.clock.sleep_ms(25 * HOUR_MS)
+    world.put(6, 7)
+    await world.turn(turn_ms=60_000)
+    assert world.numbers == [1, 2, 3, 6, 7]
+    assert len(world.told(PositionLost)) == 1
 
-    in_world(scenario, leases=[a_lease(checkpoint=AT_TRIM_HORIZON)])
+
+@virtual
+async def test_the_first_record_of_a_new_shard_is_never_taken_for_a_gap():
+    world = a_world(leases=[a_lease(checkpoint=AT_TRIM_HORIZON)])
+    world.put(1, 3)
+    world.stream.trim(key(0), keep=1)
+    await world.turn(turn_ms=20_000)
+    assert world.numbers == [3]
+    assert not world.told(PositionLost)

@@ -27,8 +27,13 @@ from tests.engine.worker_side.worker_kit import (
     lose_answers,
     refuse,
 )
+from tests.virtual import virtual
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "parent_poll_ms": 500}
+
+
+def a_world(**world):
+    return World(**{**SHORT, **world})
 
 
 def in_world(scenario, **world):
@@ -46,37 +51,36 @@ def prompts(world):
 # --- the sequence: protocol.md §4.6
 
 
-def test_children_are_created_then_named_then_the_parent_ends_then_the_manager_is_prompted():
-    async def scenario(world):
-        world.put(1, 10)
-        world.stream.split(key(0))
-        world.put(11, 15, number=1)
-        await world.turn(turn_ms=30_000)
+@virtual
+async def test_children_are_created_then_named_then_the_parent_ends_then_the_manager_is_prompted():
+    world = a_world()
+    world.put(1, 10)
+    world.stream.split(key(0))
+    world.put(11, 15, number=1)
+    await world.turn(turn_ms=30_000)
 
-        writes = [(change.operation, change.lease_key) for change, _ in world.leases.changes]
-        order = [
-            ("create", key(1)),
-            ("create", key(2)),
-            ("set_children", key(0)),
-            ("checkpoint", key(0)),
-            ("take", key(1)),
-            ("take", key(2)),
-        ]
-        places = [len(writes) - 1 - writes[::-1].index(write) for write in order[:4]]
-        places += [writes.index(write) for write in order[4:]]
-        assert places == sorted(places)
-        assert world.lease(0).checkpoint == AT_SHARD_END
-        assert world.lease(0).child_shard_ids == (key(1), key(2))
-        for n in (1, 2):
-            shard = world.stream.shard(key(n))
-            assert world.lease(n).parent_shard_ids == (key(0),)
-            assert world.lease(n).hash_key_range == shard.hash_key_range
-        created = [c.sets for c, _ in world.leases.changes if c.operation == "create"]
-        assert {sets["checkpoint"] for sets in created} == {AT_TRIM_HORIZON}
-        assert prompts(world) == 1
-        assert world.numbers == list(range(1, 16))
-
-    in_world(scenario)
+    writes = [(change.operation, change.lease_key) for change, _ in world.leases.changes]
+    order = [
+        ("create", key(1)),
+        ("create", key(2)),
+        ("set_children", key(0)),
+        ("checkpoint", key(0)),
+        ("take", key(1)),
+        ("take", key(2)),
+    ]
+    places = [len(writes) - 1 - writes[::-1].index(write) for write in order[:4]]
+    places += [writes.index(write) for write in order[4:]]
+    assert places == sorted(places)
+    assert world.lease(0).checkpoint == AT_SHARD_END
+    assert world.lease(0).child_shard_ids == (key(1), key(2))
+    for n in (1, 2):
+        shard = world.stream.shard(key(n))
+        assert world.lease(n).parent_shard_ids == (key(0),)
+        assert world.lease(n).hash_key_range == shard.hash_key_range
+    created = [c.sets for c, _ in world.leases.changes if c.operation == "create"]
+    assert {sets["checkpoint"] for sets in created} == {AT_TRIM_HORIZON}
+    assert prompts(world) == 1
+    assert world.numbers == list(range(1, 16))
 
 
 def test_children_begin_at_trim_horizon_also_when_the_fleet_began_at_latest():
@@ -118,168 +122,158 @@ def test_a_child_of_a_shard_without_a_record_since_the_instant_begins_at_the_ins
     in_world(scenario, leases=[a_lease(checkpoint=begins)], **options)
 
 
-def test_a_shard_that_a_tool_ends_before_its_first_read_is_not_read_from_its_beginning():
+@virtual
+async def test_a_shard_that_a_tool_ends_before_its_first_read_is_not_read_from_its_beginning():
     """H8: a tool of another making stores SHARD_END and leaves the counter alone."""
+    world = a_world(leases=[a_lease(checkpoint=at(3))])
+    world.put(1, 5)
+    world.stream.split(key(0))
+    world.put(6, 9, number=1)
+    for n in (1, 2):
+        world.leases.leases[key(n)] = a_lease(n, lease_owner=None, parent_shard_ids=(key(0),))
 
-    async def scenario(world):
-        world.put(1, 5)
-        world.stream.split(key(0))
-        world.put(6, 9, number=1)
-        for n in (1, 2):
-            world.leases.leases[key(n)] = a_lease(n, lease_owner=None, parent_shard_ids=(key(0),))
+    def ends(change):
+        if change.operation == "renew" and not world.lease(0).is_finished:
+            world.leases.leases[key(0)] = replace(
+                world.lease(0), checkpoint=AT_SHARD_END, child_shard_ids=(key(1), key(2))
+            )
 
-        def ends(change):
-            if change.operation == "renew" and not world.lease(0).is_finished:
-                world.leases.leases[key(0)] = replace(
-                    world.lease(0), checkpoint=AT_SHARD_END, child_shard_ids=(key(1), key(2))
-                )
-
-        world.leases.before = ends
-        await world.turn(turn_ms=30_000)
-        assert world.numbers == [6, 7, 8, 9]
-        assert [world.lease(n).lease_owner for n in (1, 2)] == [ME, ME]
-        assert [event.lease_key for event in world.told(ShardEnded)] == [key(0)]
-
-    in_world(scenario, leases=[a_lease(checkpoint=at(3))])
+    world.leases.before = ends
+    await world.turn(turn_ms=30_000)
+    assert world.numbers == [6, 7, 8, 9]
+    assert [world.lease(n).lease_owner for n in (1, 2)] == [ME, ME]
+    assert [event.lease_key for event in world.told(ShardEnded)] == [key(0)]
 
 
 @pytest.mark.parametrize("room", [2, 1])
-def test_children_are_taken_over_as_far_as_there_is_room(room):
-    async def scenario(world):
-        world.stream.split(key(0))
-        await world.turn(turn_ms=30_000)
-        owners = [world.lease(n).lease_owner for n in (1, 2)]
-        assert owners == [ME, ME if room == 2 else None]
-
-    in_world(scenario, leases_per_worker=room)
-
-
-def test_a_child_that_somebody_else_has_is_left_alone():
-    async def scenario(world):
-        world.stream.split(key(0))
-        world.leases.leases[key(1)] = a_lease(
-            1, lease_owner=OTHER, parent_shard_ids=(key(0),), lease_counter=3
-        )
-        await world.turn(turn_ms=30_000)
-        assert world.lease(1).lease_owner == OTHER
-        assert world.lease(1).lease_counter == 3
-        assert world.lease(2).lease_owner == ME
-
-    in_world(scenario)
+@virtual
+async def test_children_are_taken_over_as_far_as_there_is_room(room):
+    world = a_world(leases_per_worker=room)
+    world.stream.split(key(0))
+    await world.turn(turn_ms=30_000)
+    owners = [world.lease(n).lease_owner for n in (1, 2)]
+    assert owners == [ME, ME if room == 2 else None]
 
 
-def test_an_empty_closed_shard_ends_too():
-    async def scenario(world):
-        world.stream.split(key(0))
-        await world.turn(turn_ms=30_000)
-        assert world.lease(0).is_finished
-        assert world.handler.calls == []
-
-    in_world(scenario)
-
-
-def test_a_shard_does_not_end_before_its_last_record_is_handled():
-    async def scenario(world):
-        async def fails_on_last(batch):
-            if any(record.data == b"5" for record in batch):
-                raise ValueError("not this one")
-
-        world.handler._script = fails_on_last
-        world.put(1, 5)
-        world.stream.split(key(0))
-        await world.turn(turn_ms=30_000)
-        assert not world.lease(0).is_finished
-        assert key(1) not in world.leases.leases
-
-    in_world(scenario, max_attempts=0, max_batch_records=1)
+@virtual
+async def test_a_child_that_somebody_else_has_is_left_alone():
+    world = a_world()
+    world.stream.split(key(0))
+    world.leases.leases[key(1)] = a_lease(
+        1, lease_owner=OTHER, parent_shard_ids=(key(0),), lease_counter=3
+    )
+    await world.turn(turn_ms=30_000)
+    assert world.lease(1).lease_owner == OTHER
+    assert world.lease(1).lease_counter == 3
+    assert world.lease(2).lease_owner == ME
 
 
-def test_a_handler_that_checkpoints_itself_never_withholds_the_end_of_a_shard():
+@virtual
+async def test_an_empty_closed_shard_ends_too():
+    world = a_world()
+    world.stream.split(key(0))
+    await world.turn(turn_ms=30_000)
+    assert world.lease(0).is_finished
+    assert world.handler.calls == []
+
+
+@virtual
+async def test_a_shard_does_not_end_before_its_last_record_is_handled():
+    world = a_world(max_attempts=0, max_batch_records=1)
+
+    async def fails_on_last(batch):
+        if any(record.data == b"5" for record in batch):
+            raise ValueError("not this one")
+
+    world.handler._script = fails_on_last
+    world.put(1, 5)
+    world.stream.split(key(0))
+    await world.turn(turn_ms=30_000)
+    assert not world.lease(0).is_finished
+    assert key(1) not in world.leases.leases
+
+
+@virtual
+async def test_a_handler_that_checkpoints_itself_never_withholds_the_end_of_a_shard():
     """H12: every delivered batch succeeded, so its children need not wait for ever."""
+    world = a_world()
 
-    async def scenario(world):
-        async def declares_only_the_first(batch):
-            batch.checkpoint(batch[0])
+    async def declares_only_the_first(batch):
+        batch.checkpoint(batch[0])
 
-        world.handler._script = declares_only_the_first
-        world.put(1, 5)
-        world.stream.split(key(0))
-        await world.turn(turn_ms=30_000)
-        assert world.lease(0).is_finished
-        assert world.numbers == [1, 2, 3, 4, 5]
-
-    in_world(scenario)
+    world.handler._script = declares_only_the_first
+    world.put(1, 5)
+    world.stream.split(key(0))
+    await world.turn(turn_ms=30_000)
+    assert world.lease(0).is_finished
+    assert world.numbers == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
     "operation", ["create", "set_children", "checkpoint", "take"], ids=lambda name: name
 )
-def test_refused_writes_and_lost_answers_at_the_end_of_a_shard_do_no_harm(operation):
-    async def scenario(world):
-        world.put(1, 5)
-        world.stream.split(key(0))
-        world.put(6, 7, number=1)
-        world.leases.before = refuse(2, operation=operation)
-        world.leases.after = lose_answers(2, operation=operation)
-        await world.turn(turn_ms=60_000)
-        assert world.lease(0).is_finished
-        assert world.lease(0).child_shard_ids == (key(1), key(2))
-        assert [world.lease(n).lease_owner for n in (1, 2)] == [ME, ME]
-        assert sorted(set(world.numbers)) == list(range(1, 8))
-
-    in_world(scenario)
-
-
-def test_a_child_whose_taking_was_not_answered_is_adopted_though_it_is_refused_once():
-    async def scenario(world):
-        begun_ms = {}
-
-        async def note(batch):
-            begun_ms.setdefault(batch.shard_id, world.clock.monotonic_ms())
-
-        refuse_once = refuse(1, operation="renew")
-        world.handler = MemoryHandler(world.clock, note)
-        world.leases.before = lambda change: change.lease_key == key(1) and refuse_once(change)
-        world.leases.after = lose_answers(1, operation="take")
-        world.put(1)
-        world.stream.split(key(0))
-        world.put(2, number=1)
-        await world.turn(turn_ms=60_000)
-
-        assert begun_ms[key(1)] - begun_ms[key(0)] < 2_000
-        assert [c.operation for c, _ in world.leases.changes if c.lease_key == key(1)][:2] == [
-            "create",
-            "take",
-        ]
-
-    in_world(scenario)
+@virtual
+async def test_refused_writes_and_lost_answers_at_the_end_of_a_shard_do_no_harm(operation):
+    world = a_world()
+    world.put(1, 5)
+    world.stream.split(key(0))
+    world.put(6, 7, number=1)
+    world.leases.before = refuse(2, operation=operation)
+    world.leases.after = lose_answers(2, operation=operation)
+    await world.turn(turn_ms=60_000)
+    assert world.lease(0).is_finished
+    assert world.lease(0).child_shard_ids == (key(1), key(2))
+    assert [world.lease(n).lease_owner for n in (1, 2)] == [ME, ME]
+    assert sorted(set(world.numbers)) == list(range(1, 8))
 
 
-def test_a_child_that_is_refused_before_a_stall_is_not_brought_back_to_life_after_it():
+@virtual
+async def test_a_child_whose_taking_was_not_answered_is_adopted_though_it_is_refused_once():
+    world = a_world()
+    begun_ms = {}
+
+    async def note(batch):
+        begun_ms.setdefault(batch.shard_id, world.clock.monotonic_ms())
+
+    refuse_once = refuse(1, operation="renew")
+    world.handler = MemoryHandler(world.clock, note)
+    world.leases.before = lambda change: change.lease_key == key(1) and refuse_once(change)
+    world.leases.after = lose_answers(1, operation="take")
+    world.put(1)
+    world.stream.split(key(0))
+    world.put(2, number=1)
+    await world.turn(turn_ms=60_000)
+
+    assert begun_ms[key(1)] - begun_ms[key(0)] < 2_000
+    assert [c.operation for c, _ in world.leases.changes if c.lease_key == key(1)][:2] == [
+        "create",
+        "take",
+    ]
+
+
+@virtual
+async def test_a_child_that_is_refused_before_a_stall_is_not_brought_back_to_life_after_it():
     """§8 row 9: meanwhile another worker ended the shard, and its children are done and deleted."""
+    world = a_world()
+    refused = []
 
-    async def scenario(world):
-        refused = []
+    def others_go_on():
+        theirs = replace(world.lease(0), lease_owner=OTHER, lease_counter=99)
+        world.leases.leases[key(0)] = replace(theirs, checkpoint=AT_SHARD_END)
+        asyncio.get_running_loop().stall(40)
 
-        def others_go_on():
-            theirs = replace(world.lease(0), lease_owner=OTHER, lease_counter=99)
-            world.leases.leases[key(0)] = replace(theirs, checkpoint=AT_SHARD_END)
-            asyncio.get_running_loop().stall(40)
+    def refuse_once(change):
+        if change.operation == "create" and not refused:
+            refused.append(change)
+            asyncio.get_running_loop().call_later(0.001, others_go_on)
+            raise Throttled
 
-        def refuse_once(change):
-            if change.operation == "create" and not refused:
-                refused.append(change)
-                asyncio.get_running_loop().call_later(0.001, others_go_on)
-                raise Throttled
-
-        world.put(1, 5)
-        world.stream.split(key(0))
-        world.leases.before = refuse_once
-        await world.turn(turn_ms=120_000)
-        assert refused
-        assert world.leases.leases.keys() == {key(0)}
-
-    in_world(scenario)
+    world.put(1, 5)
+    world.stream.split(key(0))
+    world.leases.before = refuse_once
+    await world.turn(turn_ms=120_000)
+    assert refused
+    assert world.leases.leases.keys() == {key(0)}
 
 
 # --- a crash at every step: protocol.md §8 row 5
@@ -331,24 +325,24 @@ def test_a_crash_at_any_step_of_the_end_of_a_shard_leaves_no_hole():
 
 
 @pytest.mark.parametrize("slow", [0, 1], ids=["the first is slow", "the second is slow"])
-def test_a_child_waits_for_both_parents_of_a_merge(slow):
-    async def scenario(world):
-        async def one_is_slow(batch):
-            if batch.shard_id == key(slow):
-                await world.clock.sleep_ms(4_000)
+@virtual
+async def test_a_child_waits_for_both_parents_of_a_merge(slow):
+    world = a_world(shards=2)
 
-        world.handler._script = one_is_slow
-        world.put(1, 5, number=0)
-        world.put(6, 9, number=1)
-        child = world.stream.merge(key(0), key(1))
-        world.stream.put(b"10", key="k", shard_id=child)
-        await world.turn(turn_ms=60_000)
-        assert world.numbers[-1] == 10
-        assert sorted(world.numbers) == list(range(1, 11))
-        assert world.leases.leases[child].lease_owner == ME
-        assert world.leases.leases[child].parent_shard_ids == (key(0), key(1))
+    async def one_is_slow(batch):
+        if batch.shard_id == key(slow):
+            await world.clock.sleep_ms(4_000)
 
-    in_world(scenario, shards=2)
+    world.handler._script = one_is_slow
+    world.put(1, 5, number=0)
+    world.put(6, 9, number=1)
+    child = world.stream.merge(key(0), key(1))
+    world.stream.put(b"10", key="k", shard_id=child)
+    await world.turn(turn_ms=60_000)
+    assert world.numbers[-1] == 10
+    assert sorted(world.numbers) == list(range(1, 11))
+    assert world.leases.leases[child].lease_owner == ME
+    assert world.leases.leases[child].parent_shard_ids == (key(0), key(1))
 
 
 def test_a_child_assigned_early_is_not_read_before_its_parents_are_done():
@@ -378,123 +372,111 @@ def test_a_child_assigned_early_is_not_read_before_its_parents_are_done():
     in_world(scenario, leases=[parent, child])
 
 
-def test_a_missing_parent_lease_blocks_nobody():
+@virtual
+async def test_a_missing_parent_lease_blocks_nobody():
     """Protocol.md §4.7, #150."""
-
-    async def scenario(world):
-        world.stream.split(key(0))
-        world.put(1, 2, number=1)
-        await world.turn(turn_ms=30_000)
-        assert world.numbers == [1, 2]
-
-    in_world(scenario, leases=[a_lease(1, parent_shard_ids=(key(0),))])
+    world = a_world(leases=[a_lease(1, parent_shard_ids=(key(0),))])
+    world.stream.split(key(0))
+    world.put(1, 2, number=1)
+    await world.turn(turn_ms=30_000)
+    assert world.numbers == [1, 2]
 
 
-def test_a_child_is_not_taken_while_another_worker_has_an_unfinished_parent():
-    async def scenario(world):
-        world.put(1, 3, number=0)
-        child = world.stream.merge(key(0), key(1))
-        await world.turn(turn_ms=30_000)
-        assert world.lease(0).is_finished
-        assert world.leases.leases[child].lease_owner is None
-
-    in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=OTHER)])
-
-
-def test_a_merge_whose_other_parent_has_no_lease_waits_and_prompts_the_manager():
-    async def scenario(world):
-        world.put(1, 3, number=0)
-        world.put(4, 6, number=1)
-        child = world.stream.merge(key(0), key(1))
-        created = []
-
-        async def manager():
-            await world.run_until(lambda: prompts(world) >= 3)
-            created.append(child in world.leases.leases)
-            world.leases.leases[key(1)] = a_lease(1, lease_counter=0)
-
-        task = asyncio.create_task(manager())
-        await world.turn(turn_ms=60_000)
-        await task
-        assert (created, world.told(ConsumerFailed)) == ([False], [])
-        assert world.lease(0).is_finished
-        assert world.lease(1).is_finished
-        assert world.leases.leases[child].lease_owner == ME
-        assert sorted(world.numbers) == list(range(1, 7))
-
-    in_world(scenario, shards=2, leases=[a_lease(0)])
+@virtual
+async def test_a_child_is_not_taken_while_another_worker_has_an_unfinished_parent():
+    world = a_world(shards=2, leases=[a_lease(0), a_lease(1, lease_owner=OTHER)])
+    world.put(1, 3, number=0)
+    child = world.stream.merge(key(0), key(1))
+    await world.turn(turn_ms=30_000)
+    assert world.lease(0).is_finished
+    assert world.leases.leases[child].lease_owner is None
 
 
-def test_a_merge_whose_other_parent_left_the_stream_does_not_wait():
+@virtual
+async def test_a_merge_whose_other_parent_has_no_lease_waits_and_prompts_the_manager():
+    world = a_world(shards=2, leases=[a_lease(0)])
+    world.put(1, 3, number=0)
+    world.put(4, 6, number=1)
+    child = world.stream.merge(key(0), key(1))
+    created = []
+
+    async def manager():
+        await world.run_until(lambda: prompts(world) >= 3)
+        created.append(child in world.leases.leases)
+        world.leases.leases[key(1)] = a_lease(1, lease_counter=0)
+
+    task = asyncio.create_task(manager())
+    await world.turn(turn_ms=60_000)
+    await task
+    assert (created, world.told(ConsumerFailed)) == ([False], [])
+    assert world.lease(0).is_finished
+    assert world.lease(1).is_finished
+    assert world.leases.leases[child].lease_owner == ME
+    assert sorted(world.numbers) == list(range(1, 7))
+
+
+@virtual
+async def test_a_merge_whose_other_parent_left_the_stream_does_not_wait():
     """§8 row 6: one parent's lease already deleted, its shard expired."""
-
-    async def scenario(world):
-        world.put(1, 3, number=0)
-        child = world.stream.merge(key(0), key(1))
-        world.stream.forget_shard(key(1))
-        await world.turn(turn_ms=30_000)
-        assert world.lease(0).is_finished
-        assert world.leases.leases[child].lease_owner == ME
-
-    in_world(scenario, shards=2, leases=[a_lease(0)])
+    world = a_world(shards=2, leases=[a_lease(0)])
+    world.put(1, 3, number=0)
+    child = world.stream.merge(key(0), key(1))
+    world.stream.forget_shard(key(1))
+    await world.turn(turn_ms=30_000)
+    assert world.lease(0).is_finished
+    assert world.leases.leases[child].lease_owner == ME
 
 
-def test_a_listing_from_before_the_merge_does_not_tell_that_the_other_parent_left():
+@virtual
+async def test_a_listing_from_before_the_merge_does_not_tell_that_the_other_parent_left():
     """Found by simulation: a child of a split that was merged within seconds has no lease yet."""
+    world = a_world(shards=2, leases=[a_lease(0)])
+    world.put(1, 3, number=0)
+    world.put(4, 6, number=1)
+    listing = world.stream.list_shards
+    before = [shard for shard in await listing() if shard.shard_id == key(0)]
+    child = world.stream.merge(key(0), key(1))
+    stale = [3]
 
-    async def scenario(world):
-        world.put(1, 3, number=0)
-        world.put(4, 6, number=1)
-        listing = world.stream.list_shards
-        before = [shard for shard in await listing() if shard.shard_id == key(0)]
-        child = world.stream.merge(key(0), key(1))
-        stale = [3]
+    async def list_shards(*args, **options):
+        now = await listing(*args, **options)
+        stale[0] -= 1
+        return before if stale[0] >= 0 else now
 
-        async def list_shards(*args, **options):
-            now = await listing(*args, **options)
-            stale[0] -= 1
-            return before if stale[0] >= 0 else now
+    world.stream.list_shards = list_shards
 
-        world.stream.list_shards = list_shards
+    async def manager():
+        await world.run_until(lambda: prompts(world) >= 5)
+        assert child not in world.leases.leases
+        world.leases.leases[key(1)] = a_lease(1, lease_counter=0)
 
-        async def manager():
-            await world.run_until(lambda: prompts(world) >= 5)
-            assert child not in world.leases.leases
-            world.leases.leases[key(1)] = a_lease(1, lease_counter=0)
-
-        task = asyncio.create_task(manager())
-        await world.turn(turn_ms=60_000)
-        await task
-        assert stale[0] < 0
-        assert world.leases.leases[child].lease_owner == ME
-        assert sorted(world.numbers) == list(range(1, 7))
-
-    in_world(scenario, shards=2, leases=[a_lease(0)])
+    task = asyncio.create_task(manager())
+    await world.turn(turn_ms=60_000)
+    await task
+    assert stale[0] < 0
+    assert world.leases.leases[child].lease_owner == ME
+    assert sorted(world.numbers) == list(range(1, 7))
 
 
-def test_a_merge_whose_child_has_a_lease_does_not_wait_for_the_other_parents():
-    async def scenario(world):
-        child = world.stream.merge(key(0), key(1))
-        world.leases.leases[child] = a_lease(
-            2, lease_owner=OTHER, parent_shard_ids=(key(0), key(1))
-        )
-        await world.turn(turn_ms=30_000)
-        assert world.lease(0).is_finished
-
-    in_world(scenario, shards=2, leases=[a_lease(0)])
+@virtual
+async def test_a_merge_whose_child_has_a_lease_does_not_wait_for_the_other_parents():
+    world = a_world(shards=2, leases=[a_lease(0)])
+    child = world.stream.merge(key(0), key(1))
+    world.leases.leases[child] = a_lease(2, lease_owner=OTHER, parent_shard_ids=(key(0), key(1)))
+    await world.turn(turn_ms=30_000)
+    assert world.lease(0).is_finished
 
 
-def test_a_child_whose_lease_somebody_deletes_at_once_is_not_taken_and_nothing_fails():
-    async def scenario(world):
-        world.stream.split(key(0))
+@virtual
+async def test_a_child_whose_lease_somebody_deletes_at_once_is_not_taken_and_nothing_fails():
+    world = a_world()
+    world.stream.split(key(0))
 
-        def deleted(change, result):
-            if change.operation == "create":
-                world.leases.leases.pop(change.lease_key, None)
+    def deleted(change, result):
+        if change.operation == "create":
+            world.leases.leases.pop(change.lease_key, None)
 
-        world.leases.after = deleted
-        await world.turn(turn_ms=30_000)
-        assert world.lease(0).is_finished
-        assert not world.told(ConsumerFailed)
-
-    in_world(scenario)
+    world.leases.after = deleted
+    await world.turn(turn_ms=30_000)
+    assert world.lease(0).is_finished
+    assert not world.told(ConsumerFailed)

@@ -17,9 +17,9 @@ from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.events.delivery import ConsumerFailed
 from shardfleet.events.worker import TurnFailed
-from shardfleet_testkit.clock import run_virtual
 from tests.engine.single_answers import KINDS, LANDED, Fault
 from tests.engine.worker_side.worker_kit import World, key
+from tests.virtual import virtual
 
 SHARDS, ILL, ENDING = 4, 1, 3
 SECONDS, ENDS, UNDER_WAY_MS = 14, 10, 5_000
@@ -73,14 +73,11 @@ class Life:
         return outcome
 
 
-def played(fault, *, turn_ms=TURN_MS):
+@virtual
+async def played(fault, *, turn_ms=TURN_MS):
     """Play a life; return it and its outcome."""
-
-    async def main():
-        life = Life(fault)
-        return life, await life.run(turn_ms)
-
-    return run_virtual(main())
+    life = Life(fault)
+    return life, await life.run(turn_ms)
 
 
 @cache

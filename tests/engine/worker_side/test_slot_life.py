@@ -15,6 +15,7 @@ from shardfleet.events.worker import LeaseAdopted, LeaseLost, TurnEnded, TurnFai
 from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, a_lease, key
+from tests.virtual import virtual
 
 
 def in_world(scenario, **world):
@@ -29,46 +30,45 @@ def in_world(scenario, **world):
 # --- assignments and the end of a slot: hazard H2
 
 
-def test_an_assignment_announced_while_running_is_adopted_at_the_next_tick_and_served():
-    async def scenario(world):
-        async def manager():
-            await world.clock.sleep_ms(20_000)
-            await world.change_slot(lambda slot: announce_assignment(slot, [key(1)]))
-            assigned = lease_changes.assign(world.lease(1), ME)
-            await world.leases.apply(assigned)
+@virtual
+async def test_an_assignment_announced_while_running_is_adopted_at_the_next_tick_and_served():
+    world = World(shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
 
-        task = asyncio.create_task(manager())
-        world.put(1, number=1)
-        await world.turn()
-        await task
+    async def manager():
+        await world.clock.sleep_ms(20_000)
+        await world.change_slot(lambda slot: announce_assignment(slot, [key(1)]))
+        assigned = lease_changes.assign(world.lease(1), ME)
+        await world.leases.apply(assigned)
 
-        begun_ms = world.handler.calls[0].began_ms
-        assert 20_000 <= begun_ms <= 20_000 + world.config.renew_ms + 100
-        assert world.slot().served_seq == world.slot().assign_seq == 1
-        assert world.slot().assigned == ()
+    task = asyncio.create_task(manager())
+    world.put(1, number=1)
+    await world.turn()
+    await task
 
-    in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
+    begun_ms = world.handler.calls[0].began_ms
+    assert 20_000 <= begun_ms <= 20_000 + world.config.renew_ms + 100
+    assert world.slot().served_seq == world.slot().assign_seq == 1
+    assert world.slot().assigned == ()
 
 
-def test_a_finished_lease_that_was_set_back_is_read_again_in_the_same_turn():
-    async def scenario(world):
-        world.put(1, 3)
-        world.stream.split(key(0))
-        turn = asyncio.create_task(world.turn())
-        await world.run_until(lambda: world.lease().is_finished)
-        # The index still names this worker, so the lease is looked at, and found finished.
-        await world.clock.sleep_ms(15_000)
+@virtual
+async def test_a_finished_lease_that_was_set_back_is_read_again_in_the_same_turn():
+    world = World()
+    world.put(1, 3)
+    world.stream.split(key(0))
+    turn = asyncio.create_task(world.turn())
+    await world.run_until(lambda: world.lease().is_finished)
+    # The index still names this worker, so the lease is looked at, and found finished.
+    await world.clock.sleep_ms(15_000)
 
-        evicted = await world.leases.apply(lease_changes.evict(world.lease()))
-        await world.leases.apply(lease_changes.rewind(evicted.lease, AT_TRIM_HORIZON))
-        await world.change_slot(lambda slot: announce_assignment(slot, [key(0)]))
-        await world.leases.apply(lease_changes.assign(world.lease(), ME))
-        await world.run_until(lambda: world.numbers == [1, 2, 3] * 2, within_ms=10_000)
-        await world.run_until(lambda: world.lease().is_finished, within_ms=10_000)
-        await turn
-        assert world.slot().served_seq == 1
-
-    in_world(scenario)
+    evicted = await world.leases.apply(lease_changes.evict(world.lease()))
+    await world.leases.apply(lease_changes.rewind(evicted.lease, AT_TRIM_HORIZON))
+    await world.change_slot(lambda slot: announce_assignment(slot, [key(0)]))
+    await world.leases.apply(lease_changes.assign(world.lease(), ME))
+    await world.run_until(lambda: world.numbers == [1, 2, 3] * 2, within_ms=10_000)
+    await world.run_until(lambda: world.lease().is_finished, within_ms=10_000)
+    await turn
+    assert world.slot().served_seq == 1
 
 
 def prompts(world):
@@ -76,22 +76,20 @@ def prompts(world):
     return document.version if document else 0
 
 
-def test_a_slot_that_begins_with_nothing_asks_the_manager_at_once():
-    async def scenario(world):
-        turn = asyncio.create_task(world.turn())
-        await world.run_until(lambda: prompts(world) == 1, within_ms=1_000)
-        await turn
-        assert prompts(world) == 1
+@virtual
+async def test_a_slot_that_begins_with_nothing_asks_the_manager_at_once():
+    world = World(leases=[a_lease(lease_owner=None)])
+    turn = asyncio.create_task(world.turn())
+    await world.run_until(lambda: prompts(world) == 1, within_ms=1_000)
+    await turn
+    assert prompts(world) == 1
 
-    in_world(scenario, leases=[a_lease(lease_owner=None)])
 
-
-def test_a_slot_that_begins_with_leases_asks_for_no_more():
-    async def scenario(world):
-        await world.turn()
-        assert prompts(world) == 0
-
-    in_world(scenario, leases=[a_lease()])
+@virtual
+async def test_a_slot_that_begins_with_leases_asks_for_no_more():
+    world = World(leases=[a_lease()])
+    await world.turn()
+    assert prompts(world) == 0
 
 
 def test_an_empty_slot_outlives_the_pause_between_two_turns_of_the_manager():
@@ -101,41 +99,41 @@ def test_an_empty_slot_outlives_the_pause_between_two_turns_of_the_manager():
     assert config.idle_end_ms > max(config.cycle_ms, between_invocations_ms)
 
 
-def test_a_state_table_that_is_out_for_a_whole_turn_is_gone_on_with():
-    async def scenario(world):
-        def out(call, kind, name):
-            raise Throttled("state table")
+@virtual
+async def test_a_state_table_that_is_out_for_a_whole_turn_is_gone_on_with():
+    world = World()
 
-        await world.open_slot()
-        world.state.before = out
-        assert await world.turn() is TurnOutcome.CONTINUE
-        (told,) = world.told(TurnEnded)
-        assert (told.reason, told.held_leases) == ("no answer in time", 0)
-        assert not world.told(TurnFailed)
+    def out(call, kind, name):
+        raise Throttled("state table")
 
-        world.state.before = lambda call, kind, name: None
-        world.put(1)
-        assert await world.turn() is TurnOutcome.CONTINUE
-        assert world.numbers == [1]
+    await world.open_slot()
+    world.state.before = out
+    assert await world.turn() is TurnOutcome.CONTINUE
+    (told,) = world.told(TurnEnded)
+    assert (told.reason, told.held_leases) == ("no answer in time", 0)
+    assert not world.told(TurnFailed)
 
-    in_world(scenario)
+    world.state.before = lambda call, kind, name: None
+    world.put(1)
+    assert await world.turn() is TurnOutcome.CONTINUE
+    assert world.numbers == [1]
 
 
-def test_an_announced_assignment_that_is_written_late_is_still_found():
-    async def scenario(world):
-        async def manager():
-            await world.clock.sleep_ms(5_000)
-            await world.change_slot(lambda slot: announce_assignment(slot, [key(0)]))
-            await world.clock.sleep_ms(8_000)
-            await world.leases.apply(lease_changes.assign(world.lease(), ME))
+@virtual
+async def test_an_announced_assignment_that_is_written_late_is_still_found():
+    world = World(leases=[a_lease(lease_owner=None)], idle_end_ms=60_000)
 
-        task = asyncio.create_task(manager())
-        world.put(1)
-        assert await world.turn() is TurnOutcome.CONTINUE
-        await task
-        assert world.numbers == [1]
+    async def manager():
+        await world.clock.sleep_ms(5_000)
+        await world.change_slot(lambda slot: announce_assignment(slot, [key(0)]))
+        await world.clock.sleep_ms(8_000)
+        await world.leases.apply(lease_changes.assign(world.lease(), ME))
 
-    in_world(scenario, leases=[a_lease(lease_owner=None)], idle_end_ms=60_000)
+    task = asyncio.create_task(manager())
+    world.put(1)
+    assert await world.turn() is TurnOutcome.CONTINUE
+    await task
+    assert world.numbers == [1]
 
 
 @pytest.mark.parametrize("announced_ms", [1_000, 15_000])
@@ -158,20 +156,20 @@ def test_an_announced_assignment_that_is_never_written_counts_as_served_after_a_
     in_world(scenario, leases=[a_lease(lease_owner=OTHER)], idle_end_ms=20_000)
 
 
-def test_a_slot_that_is_announced_nothing_again_and_again_waits_for_what_others_give_it():
-    async def scenario(world):
-        async def manager():
-            for _ in range(2):
-                await world.clock.sleep_ms(20_000)
-                await world.change_slot(lambda slot: announce_assignment(slot, []))
+@virtual
+async def test_a_slot_that_is_announced_nothing_again_and_again_waits_for_what_others_give_it():
+    world = World(leases=[a_lease(lease_owner=OTHER)], idle_end_ms=30_000)
 
-        task = asyncio.create_task(manager())
-        assert await world.turn() is TurnOutcome.IDLE
-        await task
-        last_ms = 2 * 20_000 + world.config.idle_end_ms
-        assert last_ms <= world.clock.monotonic_ms() <= last_ms + 10_000
+    async def manager():
+        for _ in range(2):
+            await world.clock.sleep_ms(20_000)
+            await world.change_slot(lambda slot: announce_assignment(slot, []))
 
-    in_world(scenario, leases=[a_lease(lease_owner=OTHER)], idle_end_ms=30_000)
+    task = asyncio.create_task(manager())
+    assert await world.turn() is TurnOutcome.IDLE
+    await task
+    last_ms = 2 * 20_000 + world.config.idle_end_ms
+    assert last_ms <= world.clock.monotonic_ms() <= last_ms + 10_000
 
 
 def lose_the_answer_to_the_end(world):
@@ -195,136 +193,128 @@ def lose_the_answer_to_the_end(world):
 
 
 @pytest.mark.parametrize("drains", [True, False])
-def test_a_slot_whose_end_was_written_without_an_answer_has_ended(drains):
+@virtual
+async def test_a_slot_whose_end_was_written_without_an_answer_has_ended(drains):
     """Found by simulation: it went on for the rest of the turn, and left a task behind."""
-
-    async def scenario(world):
-        refused = lose_the_answer_to_the_end(world)
-        await world.open_slot()
-        if drains:
-            await world.change_slot(ask_to_drain)
-        outcome = await world.turn()
-        assert len(refused) == 2
-        assert outcome in (TurnOutcome.DRAINED, TurnOutcome.IDLE)
-        assert world.clock.monotonic_ms() < 30_000
-
-    in_world(scenario, leases=[])
-
-
-def test_a_turn_whose_last_write_finds_no_answer_leaves_no_task_behind():
-    async def scenario(world):
-        await world.open_slot()
+    world = World(leases=[])
+    refused = lose_the_answer_to_the_end(world)
+    await world.open_slot()
+    if drains:
         await world.change_slot(ask_to_drain)
-        allowed = [1]  # the claim
-
-        def refuse(call, kind, _name):
-            if (call, kind) == ("write", "slot"):
-                if not allowed:
-                    raise Throttled("refused")
-                allowed.pop()
-
-        world.state.before = refuse
-        assert await world.turn(turn_ms=90_000) is TurnOutcome.CONTINUE
-        assert "renew" not in {task.get_name() for task in asyncio.all_tasks()}
-
-    in_world(scenario, leases=[a_lease()])
+    outcome = await world.turn()
+    assert len(refused) == 2
+    assert outcome in (TurnOutcome.DRAINED, TurnOutcome.IDLE)
+    assert world.clock.monotonic_ms() < 30_000
 
 
-def test_a_slot_with_nothing_held_and_nothing_to_come_ends():
-    async def scenario(world):
-        began_ms = world.clock.monotonic_ms()
-        assert await world.turn() is TurnOutcome.IDLE
-        assert world.clock.monotonic_ms() - began_ms == world.config.idle_end_ms
-        assert world.slot().state is SlotState.ENDED
-        assert not world.slot().turn_open
+@virtual
+async def test_a_turn_whose_last_write_finds_no_answer_leaves_no_task_behind():
+    world = World(leases=[a_lease()])
+    await world.open_slot()
+    await world.change_slot(ask_to_drain)
+    allowed = [1]  # the claim
 
-    in_world(scenario, leases=[])
+    def refuse(call, kind, _name):
+        if (call, kind) == ("write", "slot"):
+            if not allowed:
+                raise Throttled("refused")
+            allowed.pop()
+
+    world.state.before = refuse
+    assert await world.turn(turn_ms=90_000) is TurnOutcome.CONTINUE
+    assert "renew" not in {task.get_name() for task in asyncio.all_tasks()}
 
 
-def test_a_slot_does_not_end_on_an_assignment_announced_at_the_last_moment():
+@virtual
+async def test_a_slot_with_nothing_held_and_nothing_to_come_ends():
+    world = World(leases=[])
+    began_ms = world.clock.monotonic_ms()
+    assert await world.turn() is TurnOutcome.IDLE
+    assert world.clock.monotonic_ms() - began_ms == world.config.idle_end_ms
+    assert world.slot().state is SlotState.ENDED
+    assert not world.slot().turn_open
+
+
+@virtual
+async def test_a_slot_does_not_end_on_an_assignment_announced_at_the_last_moment():
     """H2: the manager bumps assign_seq between the look and the end; the end is refused."""
+    world = World(leases=[])
+    await world.open_slot()
+    announced = []
 
-    async def scenario(world):
-        await world.open_slot()
-        announced = []
+    def before(call, kind, name):
+        is_end = call == "write" and kind == "slot" and world.clock.monotonic_ms() > 4_000
+        if is_end and not announced:
+            announced.append(world.clock.monotonic_ms())
+            slot = announce_assignment(world.slot(), [key(0)])
+            document = world.state.documents["slot", "s0001"]
+            world.state.documents["slot", "s0001"] = replace(
+                document,
+                version=document.version + 1,
+                body={**document.body, "assign_seq": slot.assign_seq, "assigned": [key(0)]},
+            )
+            world.leases.leases[key(0)] = a_lease()
 
-        def before(call, kind, name):
-            is_end = call == "write" and kind == "slot" and world.clock.monotonic_ms() > 4_000
-            if is_end and not announced:
-                announced.append(world.clock.monotonic_ms())
-                slot = announce_assignment(world.slot(), [key(0)])
-                document = world.state.documents["slot", "s0001"]
-                world.state.documents["slot", "s0001"] = replace(
-                    document,
-                    version=document.version + 1,
-                    body={**document.body, "assign_seq": slot.assign_seq, "assigned": [key(0)]},
-                )
-                world.leases.leases[key(0)] = a_lease()
-
-        world.state.before = before
-        world.put(1)
-        assert await world.turn() is TurnOutcome.CONTINUE
-        assert announced
-        assert world.numbers == [1]
-
-    in_world(scenario, leases=[])
+    world.state.before = before
+    world.put(1)
+    assert await world.turn() is TurnOutcome.CONTINUE
+    assert announced
+    assert world.numbers == [1]
 
 
-def test_a_lease_found_only_in_the_index_is_adopted():
-    async def scenario(world):
-        async def taker():
-            await world.clock.sleep_ms(5_000)
-            await world.leases.apply(lease_changes.take(world.lease(1), ME))
+@virtual
+async def test_a_lease_found_only_in_the_index_is_adopted():
+    world = World(shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
 
-        task = asyncio.create_task(taker())
-        world.put(1, number=1)
-        asked = []
-        ask = world.leases.keys_owned_by
+    async def taker():
+        await world.clock.sleep_ms(5_000)
+        await world.leases.apply(lease_changes.take(world.lease(1), ME))
 
-        async def noted(worker_id):
-            asked.append(world.clock.monotonic_ms())
-            return await ask(worker_id)
+    task = asyncio.create_task(taker())
+    world.put(1, number=1)
+    asked = []
+    ask = world.leases.keys_owned_by
 
-        world.leases.keys_owned_by = noted
-        await world.turn()
-        await task
-        assert world.numbers == [1]
-        assert world.handler.calls[0].began_ms <= 5_000 + 3 * world.config.renew_ms + 100
-        between_ms = [later - before for before, later in pairwise(asked)]
-        assert min(between_ms) > world.config.renew_ms, "each third look asks the index"
+    async def noted(worker_id):
+        asked.append(world.clock.monotonic_ms())
+        return await ask(worker_id)
 
-    in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
-
-
-def test_the_heartbeat_tells_the_lag_of_each_lease():
-    async def scenario(world):
-        world.put(1, 30)
-        await world.turn()
-        assert world.slot().lags_ms == {key(0): 0, key(1): 0}
-
-    in_world(scenario, shards=2)
+    world.leases.keys_owned_by = noted
+    await world.turn()
+    await task
+    assert world.numbers == [1]
+    assert world.handler.calls[0].began_ms <= 5_000 + 3 * world.config.renew_ms + 100
+    between_ms = [later - before for before, later in pairwise(asked)]
+    assert min(between_ms) > world.config.renew_ms, "each third look asks the index"
 
 
-def test_a_heartbeat_that_is_written_again_tells_what_is_held_by_then():
-    async def scenario(world):
-        world.stream.split(key(0))
-        told = []
-        write = world.state.write
+@virtual
+async def test_the_heartbeat_tells_the_lag_of_each_lease():
+    world = World(shards=2)
+    world.put(1, 30)
+    await world.turn()
+    assert world.slot().lags_ms == {key(0): 0, key(1): 0}
 
-        async def refused_when_the_children_are_taken(kind, name, body, **options):
-            if kind == "slot" and body["lags_ms"]:
-                told.append(sorted(body["lags_ms"]))
-                if len(told) == 1:
-                    await world.run_until(lambda: len(world.told(LeaseAdopted)) == 3)
-                    await world.change_slot(lambda slot: slot)
-            return await write(kind, name, body, **options)
 
-        world.state.write = refused_when_the_children_are_taken
-        await world.turn()
-        assert told[:2] == [[key(0)], [key(1), key(2)]]
-        assert world.told(WorkerBeat)[0].held_leases == 2
+@virtual
+async def test_a_heartbeat_that_is_written_again_tells_what_is_held_by_then():
+    world = World(max_turn_ms=5_000)
+    world.stream.split(key(0))
+    told = []
+    write = world.state.write
 
-    in_world(scenario, max_turn_ms=5_000)
+    async def refused_when_the_children_are_taken(kind, name, body, **options):
+        if kind == "slot" and body["lags_ms"]:
+            told.append(sorted(body["lags_ms"]))
+            if len(told) == 1:
+                await world.run_until(lambda: len(world.told(LeaseAdopted)) == 3)
+                await world.change_slot(lambda slot: slot)
+        return await write(kind, name, body, **options)
+
+    world.state.write = refused_when_the_children_are_taken
+    await world.turn()
+    assert told[:2] == [[key(0)], [key(1), key(2)]]
+    assert world.told(WorkerBeat)[0].held_leases == 2
 
 
 def test_a_worker_to_which_nothing_happens_tells_that_it_lives_within_each_failover_time():
@@ -342,129 +332,126 @@ def test_a_worker_to_which_nothing_happens_tells_that_it_lives_within_each_failo
 # --- drain
 
 
-def test_a_drained_slot_finishes_its_batch_checkpoints_evicts_and_ends():
-    async def scenario(world):
-        async def slow(batch):
-            await world.clock.sleep_ms(3_000)
+@virtual
+async def test_a_drained_slot_finishes_its_batch_checkpoints_evicts_and_ends():
+    world = World(max_batch_records=10)
 
-        async def manager():
-            await world.clock.sleep_ms(5_000)
-            await world.change_slot(ask_to_drain)
+    async def slow(batch):
+        await world.clock.sleep_ms(3_000)
 
-        world.handler = MemoryHandler(world.clock, slow)
-        world.put(1, 100)
-        task = asyncio.create_task(manager())
-        assert await world.turn() is TurnOutcome.DRAINED
-        await task
+    async def manager():
+        await world.clock.sleep_ms(5_000)
+        await world.change_slot(ask_to_drain)
 
-        assert world.clock.monotonic_ms() < 15_000
-        assert world.lease().lease_owner is None
-        done = world.stream.sequence_numbers(key(0))[len(world.numbers) - 1]
-        assert str(world.lease().checkpoint) == done
-        assert world.slot().state is SlotState.ENDED
+    world.handler = MemoryHandler(world.clock, slow)
+    world.put(1, 100)
+    task = asyncio.create_task(manager())
+    assert await world.turn() is TurnOutcome.DRAINED
+    await task
 
-    in_world(scenario, max_batch_records=10)
-
-
-def test_a_drained_slot_completes_a_pending_handover_instead_of_evicting():
-    async def scenario(world):
-        async def manager():
-            await world.clock.sleep_ms(5_000)
-            await world.leases.apply(lease_changes.initiate_handover(world.lease(), OTHER))
-            await world.change_slot(ask_to_drain)
-
-        task = asyncio.create_task(manager())
-        assert await world.turn() is TurnOutcome.DRAINED
-        await task
-        assert world.lease().lease_owner == OTHER
-        assert world.lease().checkpoint_owner is None
-
-    in_world(scenario)
+    assert world.clock.monotonic_ms() < 15_000
+    assert world.lease().lease_owner is None
+    done = world.stream.sequence_numbers(key(0))[len(world.numbers) - 1]
+    assert str(world.lease().checkpoint) == done
+    assert world.slot().state is SlotState.ENDED
 
 
-def test_what_was_assigned_just_before_the_drain_is_given_back_too():
-    async def scenario(world):
-        async def manager():
-            await world.clock.sleep_ms(5_000)
-            await world.change_slot(lambda slot: ask_to_drain(announce_assignment(slot, [key(1)])))
-            await world.clock.sleep_ms(4_000)
-            await world.leases.apply(lease_changes.assign(world.lease(1), ME))
+@virtual
+async def test_a_drained_slot_completes_a_pending_handover_instead_of_evicting():
+    world = World()
 
-        task = asyncio.create_task(manager())
-        assert await world.turn() is TurnOutcome.DRAINED
-        await task
-        assert [world.lease(n).lease_owner for n in (0, 1)] == [None, None]
-        assert world.slot().state is SlotState.ENDED
+    async def manager():
+        await world.clock.sleep_ms(5_000)
+        await world.leases.apply(lease_changes.initiate_handover(world.lease(), OTHER))
+        await world.change_slot(ask_to_drain)
 
-    in_world(scenario, shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
+    task = asyncio.create_task(manager())
+    assert await world.turn() is TurnOutcome.DRAINED
+    await task
+    assert world.lease().lease_owner == OTHER
+    assert world.lease().checkpoint_owner is None
 
 
-def test_a_slot_found_draining_hands_over_without_reading_or_importing():
-    async def scenario(world):
-        await world.open_slot()
-        await world.change_slot(lambda slot: replace(slot, drain=True, state=SlotState.ENDING))
-        world.put(1)
+@virtual
+async def test_what_was_assigned_just_before_the_drain_is_given_back_too():
+    world = World(shards=2, leases=[a_lease(0), a_lease(1, lease_owner=None)])
 
-        assert await world.turn() is TurnOutcome.DRAINED
-        assert world.lease().lease_owner is None
-        assert world.handler.loads == []
-        assert world.stream.calls == []
+    async def manager():
+        await world.clock.sleep_ms(5_000)
+        await world.change_slot(lambda slot: ask_to_drain(announce_assignment(slot, [key(1)])))
+        await world.clock.sleep_ms(4_000)
+        await world.leases.apply(lease_changes.assign(world.lease(1), ME))
 
-    in_world(scenario)
+    task = asyncio.create_task(manager())
+    assert await world.turn() is TurnOutcome.DRAINED
+    await task
+    assert [world.lease(n).lease_owner for n in (0, 1)] == [None, None]
+    assert world.slot().state is SlotState.ENDED
+
+
+@virtual
+async def test_a_slot_found_draining_hands_over_without_reading_or_importing():
+    world = World()
+    await world.open_slot()
+    await world.change_slot(lambda slot: replace(slot, drain=True, state=SlotState.ENDING))
+    world.put(1)
+
+    assert await world.turn() is TurnOutcome.DRAINED
+    assert world.lease().lease_owner is None
+    assert world.handler.loads == []
+    assert world.stream.calls == []
 
 
 # --- handover
 
 
-def test_a_handed_over_shard_is_finished_to_its_batch_and_given_to_the_next_owner():
+@virtual
+async def test_a_handed_over_shard_is_finished_to_its_batch_and_given_to_the_next_owner():
     """Protocol.md §3.5: the running batch ends, then checkpoint, then assign; we drop it."""
+    world = World(max_batch_records=10, idle_end_ms=60_000)
 
-    async def scenario(world):
-        async def slow(batch):
-            await world.clock.sleep_ms(2_000)
+    async def slow(batch):
+        await world.clock.sleep_ms(2_000)
 
-        async def leader():
-            await world.clock.sleep_ms(5_000)
-            await world.leases.apply(lease_changes.initiate_handover(world.lease(), OTHER))
+    async def leader():
+        await world.clock.sleep_ms(5_000)
+        await world.leases.apply(lease_changes.initiate_handover(world.lease(), OTHER))
 
-        world.handler = MemoryHandler(world.clock, slow)
-        world.put(1, 200)
-        task = asyncio.create_task(leader())
-        await world.turn()
-        await task
+    world.handler = MemoryHandler(world.clock, slow)
+    world.put(1, 200)
+    task = asyncio.create_task(leader())
+    await world.turn()
+    await task
 
-        assert world.lease().lease_owner == OTHER
-        assert world.lease().checkpoint_owner is None
-        assert len(world.numbers) < 200
-        done = world.stream.sequence_numbers(key(0))[len(world.numbers) - 1]
-        assert str(world.lease().checkpoint) == done
-        assert max(call.began_ms for call in world.handler.calls) < 5_000 + 4_000
-
-    in_world(scenario, max_batch_records=10, idle_end_ms=60_000)
+    assert world.lease().lease_owner == OTHER
+    assert world.lease().checkpoint_owner is None
+    assert len(world.numbers) < 200
+    done = world.stream.sequence_numbers(key(0))[len(world.numbers) - 1]
+    assert str(world.lease().checkpoint) == done
+    assert max(call.began_ms for call in world.handler.calls) < 5_000 + 4_000
 
 
-def test_a_lease_that_was_lost_and_adopted_again_never_has_two_consumers():
+@virtual
+async def test_a_lease_that_was_lost_and_adopted_again_never_has_two_consumers():
     """The old one's handler call still runs when the index shows the lease as ours again."""
+    world = World()
 
-    async def scenario(world):
-        async def slow(batch):
-            await world.clock.sleep_ms(40_000)
+    async def slow(batch):
+        await world.clock.sleep_ms(40_000)
 
-        async def somebody():
-            await world.clock.sleep_ms(5_000)
-            lease = world.lease()
-            counter = lease.lease_counter + 1
-            world.leases.leases[key(0)] = replace(lease, lease_counter=counter)
+    async def somebody():
+        await world.clock.sleep_ms(5_000)
+        lease = world.lease()
+        counter = lease.lease_counter + 1
+        world.leases.leases[key(0)] = replace(lease, lease_counter=counter)
 
-        world.handler = MemoryHandler(world.clock, slow, overlaps=True)
-        world.put(1, 3)
-        task = asyncio.create_task(somebody())
-        await world.turn()
-        await task
-        assert len(world.told(LeaseLost)) == 1
-        assert len(world.told(LeaseAdopted)) == 2
-        assert len(world.handler.calls) == 2
-        assert world.handler.running_most == 1
-        assert world.lease().checkpoint.sequence_number == world.stream.sequence_numbers(key(0))[-1]
-
-    in_world(scenario)
+    world.handler = MemoryHandler(world.clock, slow, overlaps=True)
+    world.put(1, 3)
+    task = asyncio.create_task(somebody())
+    await world.turn()
+    await task
+    assert len(world.told(LeaseLost)) == 1
+    assert len(world.told(LeaseAdopted)) == 2
+    assert len(world.handler.calls) == 2
+    assert world.handler.running_most == 1
+    assert world.lease().checkpoint.sequence_number == world.stream.sequence_numbers(key(0))[-1]

@@ -21,6 +21,7 @@ from shardfleet.events.worker import DocumentUnreadable, TurnRefused
 from shardfleet_testkit.clock import run_virtual
 from tests.engine.state.damages import CELLS, SECRET, TOLD_APART
 from tests.engine.worker_side.worker_kit import World, key
+from tests.virtual import virtual
 
 ILL = 1
 # Of each kind that a worker reads: what it does while one cannot be read.
@@ -78,61 +79,57 @@ def options_of(kind):
     return {"parallelism": 2} if kind == "lanes" else {}
 
 
-def test_a_shard_whose_window_cannot_be_read_waits_and_says_what_to_do():
-    async def scenario(world):
-        nonsense = dict(CELLS)["window: nonsense"]
-        await turn_beside(world, nonsense)
-        assert not {11, 12, 13} & set(world.numbers)
-        stop = await FleetState(world.state, world.clock).stop(key(ILL))
-        assert f"window/{key(ILL)} cannot be read" in stop.error
-        assert world.state.documents["window", key(ILL)].body == nonsense.body
-
-    in_world(scenario, tumbling_window_ms=60_000, **OPTIONS)
-
-
-def test_a_shard_whose_stop_cannot_be_read_stays_stopped_and_goes_on_when_it_is_resumed():
-    async def scenario(world):
-        await turn_beside(world, dict(CELLS)["stop: nonsense"])
-        assert not {11, 12, 13} & set(world.numbers)
-        told = [event.document for event in world.told(DocumentUnreadable)]
-        assert told == [f"stop/{key(ILL)}"]
-        assert await FleetState(world.state, world.clock).resume(key(ILL))
-        await world.turn(turn_ms=120_000)
-        assert {11, 12, 13} <= set(world.numbers)
-
-    in_world(scenario, **OPTIONS)
+@virtual
+async def test_a_shard_whose_window_cannot_be_read_waits_and_says_what_to_do():
+    world = World(tumbling_window_ms=60_000, **OPTIONS)
+    nonsense = dict(CELLS)["window: nonsense"]
+    await turn_beside(world, nonsense)
+    assert not {11, 12, 13} & set(world.numbers)
+    stop = await FleetState(world.state, world.clock).stop(key(ILL))
+    assert f"window/{key(ILL)} cannot be read" in stop.error
+    assert world.state.documents["window", key(ILL)].body == nonsense.body
 
 
-def test_a_shard_whose_pin_cannot_be_read_waits_and_passes_no_record_over():
-    async def scenario(world):
-        lease = world.leases.leases[key(ILL)]
-        world.leases.leases[key(ILL)] = replace(lease, checkpoint=AT_LATEST)
-        await turn_beside(world, dict(CELLS)["pin: nonsense"])
-        assert not {11, 12, 13} & set(world.numbers)
-        assert {1, 2, 3, 21, 22, 23} <= set(world.numbers)
-        assert isinstance(await FleetState(world.state, world.clock).stop(key(ILL)), StopNote)
+@virtual
+async def test_a_shard_whose_stop_cannot_be_read_stays_stopped_and_goes_on_when_it_is_resumed():
+    world = World(**OPTIONS)
+    await turn_beside(world, dict(CELLS)["stop: nonsense"])
+    assert not {11, 12, 13} & set(world.numbers)
+    told = [event.document for event in world.told(DocumentUnreadable)]
+    assert told == [f"stop/{key(ILL)}"]
+    assert await FleetState(world.state, world.clock).resume(key(ILL))
+    await world.turn(turn_ms=120_000)
+    assert {11, 12, 13} <= set(world.numbers)
 
-    in_world(scenario, **OPTIONS)
+
+@virtual
+async def test_a_shard_whose_pin_cannot_be_read_waits_and_passes_no_record_over():
+    world = World(**OPTIONS)
+    lease = world.leases.leases[key(ILL)]
+    world.leases.leases[key(ILL)] = replace(lease, checkpoint=AT_LATEST)
+    await turn_beside(world, dict(CELLS)["pin: nonsense"])
+    assert not {11, 12, 13} & set(world.numbers)
+    assert {1, 2, 3, 21, 22, 23} <= set(world.numbers)
+    assert isinstance(await FleetState(world.state, world.clock).stop(key(ILL)), StopNote)
 
 
-def test_a_slot_that_becomes_unreadable_lets_its_turn_end_and_no_other_begin():
-    async def scenario(world):
-        world.put(1, 3)
-        await world.open_slot()
-        turn = world.turn_that_may_die(turn_ms=120_000)
-        running = asyncio.ensure_future(turn)
-        await world.run_until(lambda: len(world.numbers) == 3)
-        document = world.state.documents["slot", "s0001"]
-        broken = Document("slot", "s0001", document.version + 1, {"state": SECRET})
-        world.state.documents["slot", "s0001"] = broken
-        await world.clock.sleep_ms(30_000)
-        world.put(4, 6)
-        assert await running is TurnOutcome.CONTINUE
-        assert world.numbers == [1, 2, 3, 4, 5, 6]
-        assert world.state.documents["slot", "s0001"] == broken
-        assert await world.turn() is TurnOutcome.DRAINED
-        (refused,) = world.told(TurnRefused)
-        assert "slot/s0001 cannot be read" in refused.reason
-        assert SECRET not in refused.reason
-
-    in_world(scenario)
+@virtual
+async def test_a_slot_that_becomes_unreadable_lets_its_turn_end_and_no_other_begin():
+    world = World()
+    world.put(1, 3)
+    await world.open_slot()
+    turn = world.turn_that_may_die(turn_ms=120_000)
+    running = asyncio.ensure_future(turn)
+    await world.run_until(lambda: len(world.numbers) == 3)
+    document = world.state.documents["slot", "s0001"]
+    broken = Document("slot", "s0001", document.version + 1, {"state": SECRET})
+    world.state.documents["slot", "s0001"] = broken
+    await world.clock.sleep_ms(30_000)
+    world.put(4, 6)
+    assert await running is TurnOutcome.CONTINUE
+    assert world.numbers == [1, 2, 3, 4, 5, 6]
+    assert world.state.documents["slot", "s0001"] == broken
+    assert await world.turn() is TurnOutcome.DRAINED
+    (refused,) = world.told(TurnRefused)
+    assert "slot/s0001 cannot be read" in refused.reason
+    assert SECRET not in refused.reason

@@ -31,6 +31,7 @@ from tests.engine.worker_side.worker_kit import (
     at,
     key,
 )
+from tests.virtual import virtual
 
 WINDOW_MS = 5_000
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "tumbling_window_ms": WINDOW_MS}
@@ -105,74 +106,66 @@ def a_world(handler, **config):
     return world
 
 
-def test_each_call_is_given_what_the_one_before_returned_and_the_last_one_has_no_records():
-    async def scenario():
-        sums = Sums()
-        world = a_world(sums, max_batch_records=2)
-        world.put(1, 5, key_of=lambda n: "k")
-        start_ms = world.clock.now_ms() // WINDOW_MS * WINDOW_MS
-        await world.turn(turn_ms=40_000)
-        assert [(len_, state) for _, _, state, len_ in sums.calls] == [
-            (2, "{}"),
-            (2, '{"k": 3}'),
-            (1, '{"k": 10}'),
-            (0, '{"k": 15}'),
-        ]
-        windows = [window for _, window, _, _ in sums.calls]
-        assert {(w.start_ms, w.end_ms) for w in windows} == {(start_ms, start_ms + WINDOW_MS)}
-        assert [w.is_final for w in windows] == [False, False, False, True]
-        assert not any(w.is_terminated_early for w in windows)
-
-    run_virtual(scenario())
+@virtual
+async def test_each_call_is_given_what_the_one_before_returned_and_the_last_one_has_no_records():
+    sums = Sums()
+    world = a_world(sums, max_batch_records=2)
+    world.put(1, 5, key_of=lambda n: "k")
+    start_ms = world.clock.now_ms() // WINDOW_MS * WINDOW_MS
+    await world.turn(turn_ms=40_000)
+    assert [(len_, state) for _, _, state, len_ in sums.calls] == [
+        (2, "{}"),
+        (2, '{"k": 3}'),
+        (1, '{"k": 10}'),
+        (0, '{"k": 15}'),
+    ]
+    windows = [window for _, window, _, _ in sums.calls]
+    assert {(w.start_ms, w.end_ms) for w in windows} == {(start_ms, start_ms + WINDOW_MS)}
+    assert [w.is_final for w in windows] == [False, False, False, True]
+    assert not any(w.is_terminated_early for w in windows)
 
 
-def test_a_quiet_shards_window_is_over_ten_seconds_after_its_end_and_no_sooner():
-    async def scenario():
-        sums = Sums()
-        world = a_world(sums)
-        world.put(1)
-        end_ms = world.clock.now_ms() // WINDOW_MS * WINDOW_MS + WINDOW_MS
-        turn = asyncio.create_task(world.turn(turn_ms=60_000))
-        await world.run_until(lambda: sums.results)
-        assert end_ms + 10_000 <= world.clock.now_ms() <= end_ms + 12_000
-        await turn
-
-    run_virtual(scenario())
+@virtual
+async def test_a_quiet_shards_window_is_over_ten_seconds_after_its_end_and_no_sooner():
+    sums = Sums()
+    world = a_world(sums)
+    world.put(1)
+    end_ms = world.clock.now_ms() // WINDOW_MS * WINDOW_MS + WINDOW_MS
+    turn = asyncio.create_task(world.turn(turn_ms=60_000))
+    await world.run_until(lambda: sums.results)
+    assert end_ms + 10_000 <= world.clock.now_ms() <= end_ms + 12_000
+    await turn
 
 
-def test_a_shard_does_not_fall_asleep_before_its_window_is_over():
-    async def scenario():
-        sums = Sums()
-        world = a_world(
-            sums, sleep=True, sleep_after_ms=1_000, tumbling_window_ms=60_000, max_attempts=0
-        )
-        world.put(1)
-        await world.turn(turn_ms=120_000)
-        assert sums.results
-        assert ("nap", key(0)) in world.state.documents
-
-    run_virtual(scenario())
+@virtual
+async def test_a_shard_does_not_fall_asleep_before_its_window_is_over():
+    sums = Sums()
+    world = a_world(
+        sums, sleep=True, sleep_after_ms=1_000, tumbling_window_ms=60_000, max_attempts=0
+    )
+    world.put(1)
+    await world.turn(turn_ms=120_000)
+    assert sums.results
+    assert ("nap", key(0)) in world.state.documents
 
 
-def test_a_shards_end_closes_its_window_and_its_children_begin_with_none():
-    async def scenario():
-        sums = Sums()
-        world = a_world(sums)
-        world.put(1, 3, key_of=lambda n: "k")
-        children = world.stream.split(key(0))
-        for child in children:
-            world.stream.put(b"10", key="k", shard_id=child)
-        finished = []
-        world.leases.after = lambda change, result: (
-            finished.append(dict(sums.results)) if world.lease().is_finished else None
-        )
-        await world.turn(turn_ms=60_000)
-        assert finished[0] == {(key(0), s): {"k": 6} for (k, s) in sums.results if k == key(0)}
-        assert finished[0]
-        assert sums.results == expected(world)
-        assert {place[0] for place in sums.results} == {key(0), *children}
-
-    run_virtual(scenario())
+@virtual
+async def test_a_shards_end_closes_its_window_and_its_children_begin_with_none():
+    sums = Sums()
+    world = a_world(sums)
+    world.put(1, 3, key_of=lambda n: "k")
+    children = world.stream.split(key(0))
+    for child in children:
+        world.stream.put(b"10", key="k", shard_id=child)
+    finished = []
+    world.leases.after = lambda change, result: (
+        finished.append(dict(sums.results)) if world.lease().is_finished else None
+    )
+    await world.turn(turn_ms=60_000)
+    assert finished[0] == {(key(0), s): {"k": 6} for (k, s) in sums.results if k == key(0)}
+    assert finished[0]
+    assert sums.results == expected(world)
+    assert {place[0] for place in sums.results} == {key(0), *children}
 
 
 @pytest.mark.parametrize("seed", DRAWN)
@@ -200,206 +193,187 @@ def test_sums_of_windows_are_those_of_the_input_whatever_dies_and_is_resharded(s
         assert len(world.deaths) == 1
 
 
-def test_a_death_before_the_state_is_kept_repeats_the_call_with_the_same_state():
-    async def scenario():
-        sums = Sums()
-        world = a_world(sums, max_batch_records=2, checkpoint_ms=0)
-        world.put(1, 6, key_of=lambda n: "k")
-        steps = Steps(act_at=1, only=lambda name: name == "after handler.run")
-        await process(world, steps, turn_ms=40_000)
-        await world.turn(turn_ms=40_000)
-        given = [(size, state) for _, _, state, size in sums.calls]
-        assert given[:4] == [(2, "{}"), (2, '{"k": 3}'), (2, '{"k": 3}'), (2, '{"k": 10}')]
-
-    run_virtual(scenario())
+@virtual
+async def test_a_death_before_the_state_is_kept_repeats_the_call_with_the_same_state():
+    sums = Sums()
+    world = a_world(sums, max_batch_records=2, checkpoint_ms=0)
+    world.put(1, 6, key_of=lambda n: "k")
+    steps = Steps(act_at=1, only=lambda name: name == "after handler.run")
+    await process(world, steps, turn_ms=40_000)
+    await world.turn(turn_ms=40_000)
+    given = [(size, state) for _, _, state, size in sums.calls]
+    assert given[:4] == [(2, "{}"), (2, '{"k": 3}'), (2, '{"k": 3}'), (2, '{"k": 10}')]
 
 
-def test_behind_the_kept_state_nothing_is_repeated_although_the_checkpoint_was_not_written():
-    async def scenario():
-        sums = Sums()
-        world = a_world(sums, max_batch_records=2, checkpoint_ms=0)
-        world.put(1, 4, key_of=lambda n: "k")
-        steps = Steps(act_at=0, only=lambda name: name == "before leases.apply checkpoint")
-        await process(world, steps, turn_ms=40_000)
-        assert world.lease().checkpoint.sequence_number == "TRIM_HORIZON"
-        assert json.loads(note(world)["state"]) == {"k": 3}
-        await world.turn(turn_ms=40_000)
-        given = [(size, state) for _, _, state, size in sums.calls]
-        assert given[:2] == [(2, "{}"), (2, '{"k": 3}')]
-
-    run_virtual(scenario())
+@virtual
+async def test_behind_the_kept_state_nothing_is_repeated_although_the_checkpoint_was_not_written():
+    sums = Sums()
+    world = a_world(sums, max_batch_records=2, checkpoint_ms=0)
+    world.put(1, 4, key_of=lambda n: "k")
+    steps = Steps(act_at=0, only=lambda name: name == "before leases.apply checkpoint")
+    await process(world, steps, turn_ms=40_000)
+    assert world.lease().checkpoint.sequence_number == "TRIM_HORIZON"
+    assert json.loads(note(world)["state"]) == {"k": 3}
+    await world.turn(turn_ms=40_000)
+    given = [(size, state) for _, _, state, size in sums.calls]
+    assert given[:2] == [(2, "{}"), (2, '{"k": 3}')]
 
 
-def test_a_turns_end_keeps_the_state_and_the_next_one_repeats_nothing():
-    async def scenario():
-        sums = Sums(slow_ms=900)
-        world = a_world(sums, max_batch_records=1, checkpoint_ms=600_000)
-        world.put(1, 6, key_of=lambda n: "k")
-        await world.turn(turn_ms=12_000)
-        assert 1 < len(sums.calls) < 6
-        await world.turn(turn_ms=60_000)
-        assert [size for _, _, _, size in sums.calls] == [1] * 6 + [0]
-        assert list(sums.results.values()) == [{"k": 21}]
-
-    run_virtual(scenario())
+@virtual
+async def test_a_turns_end_keeps_the_state_and_the_next_one_repeats_nothing():
+    sums = Sums(slow_ms=900)
+    world = a_world(sums, max_batch_records=1, checkpoint_ms=600_000)
+    world.put(1, 6, key_of=lambda n: "k")
+    await world.turn(turn_ms=12_000)
+    assert 1 < len(sums.calls) < 6
+    await world.turn(turn_ms=60_000)
+    assert [size for _, _, _, size in sums.calls] == [1] * 6 + [0]
+    assert list(sums.results.values()) == [{"k": 21}]
 
 
-def test_a_result_that_was_told_is_checkpointed_at_once():
-    async def scenario():
-        sums = Sums()
-        world = a_world(sums, checkpoint_ms=600_000)
-        world.put(1, 3)
-        turn = asyncio.create_task(world.turn(turn_ms=60_000))
-        await world.run_until(lambda: sums.results)
-        await world.clock.sleep_ms(1_000)
-        assert world.lease().checkpoint.sequence_number == world.stream.sequence_numbers(key(0))[-1]
-        assert note(world)["start_ms"] == -1
-        await turn
-
-    run_virtual(scenario())
+@virtual
+async def test_a_result_that_was_told_is_checkpointed_at_once():
+    sums = Sums()
+    world = a_world(sums, checkpoint_ms=600_000)
+    world.put(1, 3)
+    turn = asyncio.create_task(world.turn(turn_ms=60_000))
+    await world.run_until(lambda: sums.results)
+    await world.clock.sleep_ms(1_000)
+    assert world.lease().checkpoint.sequence_number == world.stream.sequence_numbers(key(0))[-1]
+    assert note(world)["start_ms"] == -1
+    await turn
 
 
 @pytest.mark.parametrize("refusals", [0, 1, 2])
-def test_a_former_owners_late_write_is_not_what_the_next_one_goes_on_with(refusals):
+@virtual
+async def test_a_former_owners_late_write_is_not_what_the_next_one_goes_on_with(refusals):
     """Nor where it is not told at once that the lease is lost."""
+    sums = Sums()
+    world = a_world(sums, max_batch_records=1, checkpoint_ms=0)
+    world.put(1, 2, key_of=lambda n: "k")
+    once, old, left, apply = [True], world.state.write, [0], world.leases.apply
 
-    async def scenario():
-        sums = Sums()
-        world = a_world(sums, max_batch_records=1, checkpoint_ms=0)
-        world.put(1, 2, key_of=lambda n: "k")
-        once, old, left, apply = [True], world.state.write, [0], world.leases.apply
+    async def refused(change):
+        if left[0]:
+            left[0] -= 1
+            raise Throttled("not now")
+        return await apply(change)
 
-        async def refused(change):
-            if left[0]:
-                left[0] -= 1
-                raise Throttled("not now")
-            return await apply(change)
+    world.leases.apply = refused
 
-        world.leases.apply = refused
+    async def write(kind, name, body, **asked):
+        if kind == WINDOW and once:  # Taken just now, and the other has worked on.
+            once.clear()
+            left[0] = refusals
+            lease = world.lease()
+            world.leases.leases[key(0)] = a_lease(
+                lease_owner=OTHER, lease_counter=lease.lease_counter + 5
+            )
+            theirs = {**body, "state": '{"k": 100}'}
+            await old(kind, name, theirs, expected_version=None)
+        return await old(kind, name, body, **asked)
 
-        async def write(kind, name, body, **asked):
-            if kind == WINDOW and once:  # Taken just now, and the other has worked on.
-                once.clear()
-                left[0] = refusals
-                lease = world.lease()
-                world.leases.leases[key(0)] = a_lease(
-                    lease_owner=OTHER, lease_counter=lease.lease_counter + 5
-                )
-                theirs = {**body, "state": '{"k": 100}'}
-                await old(kind, name, theirs, expected_version=None)
-            return await old(kind, name, body, **asked)
-
-        world.state.write = write
-        await world.turn(turn_ms=20_000)
-        assert json.loads(note(world)["state"]) == {"k": 100}
-        assert world.lease().checkpoint.sequence_number == "TRIM_HORIZON"
-
-    run_virtual(scenario())
+    world.state.write = write
+    await world.turn(turn_ms=20_000)
+    assert json.loads(note(world)["state"]) == {"k": 100}
+    assert world.lease().checkpoint.sequence_number == "TRIM_HORIZON"
 
 
-def test_an_owner_whose_state_a_former_one_overwrote_writes_it_again():
-    async def scenario():
-        sums = Sums()
-        world = a_world(sums, max_batch_records=1, checkpoint_ms=0)
-        world.put(1, 3, key_of=lambda n: "k")
-        once, old = [True], world.state.write
+@virtual
+async def test_an_owner_whose_state_a_former_one_overwrote_writes_it_again():
+    sums = Sums()
+    world = a_world(sums, max_batch_records=1, checkpoint_ms=0)
+    world.put(1, 3, key_of=lambda n: "k")
+    once, old = [True], world.state.write
 
-        async def write(kind, name, body, **asked):
-            if kind == WINDOW and once and asked["expected_version"] == 1:
-                once.clear()
-                late = {**body, "state": '{"k": 100}'}
-                await old(kind, name, late, expected_version=1)
-            return await old(kind, name, body, **asked)
+    async def write(kind, name, body, **asked):
+        if kind == WINDOW and once and asked["expected_version"] == 1:
+            once.clear()
+            late = {**body, "state": '{"k": 100}'}
+            await old(kind, name, late, expected_version=1)
+        return await old(kind, name, body, **asked)
 
-        world.state.write = write
-        await world.turn(turn_ms=40_000)
-        assert not once
-        assert sums.results == expected(world)
-        assert note(world)["start_ms"] == -1
-        assert world.lease().checkpoint.sequence_number == world.stream.sequence_numbers(key(0))[-1]
-
-    run_virtual(scenario())
+    world.state.write = write
+    await world.turn(turn_ms=40_000)
+    assert not once
+    assert sums.results == expected(world)
+    assert note(world)["start_ms"] == -1
+    assert world.lease().checkpoint.sequence_number == world.stream.sequence_numbers(key(0))[-1]
 
 
-def test_while_the_state_cannot_be_kept_the_checkpoint_stays():
-    async def scenario():
-        sums = Sums()
-        world = a_world(sums, max_batch_records=1, checkpoint_ms=0)
-        world.put(1, 3, key_of=lambda n: "k")
+@virtual
+async def test_while_the_state_cannot_be_kept_the_checkpoint_stays():
+    sums = Sums()
+    world = a_world(sums, max_batch_records=1, checkpoint_ms=0)
+    world.put(1, 3, key_of=lambda n: "k")
 
-        def refuse(call, kind, name):
-            if (call, kind) == ("write", WINDOW):
-                raise Throttled("no")
+    def refuse(call, kind, name):
+        if (call, kind) == ("write", WINDOW):
+            raise Throttled("no")
 
-        world.state.before = refuse
-        await world.turn(turn_ms=14_000)
-        assert sums.calls
-        assert world.lease().checkpoint.sequence_number == "TRIM_HORIZON"
-        world.state.before = lambda call, kind, name: None
-        await world.turn(turn_ms=40_000)
-        assert sums.results == expected(world)
-        assert world.lease().checkpoint.sequence_number == world.stream.sequence_numbers(key(0))[-1]
-
-    run_virtual(scenario())
+    world.state.before = refuse
+    await world.turn(turn_ms=14_000)
+    assert sums.calls
+    assert world.lease().checkpoint.sequence_number == "TRIM_HORIZON"
+    world.state.before = lambda call, kind, name: None
+    await world.turn(turn_ms=40_000)
+    assert sums.results == expected(world)
+    assert world.lease().checkpoint.sequence_number == world.stream.sequence_numbers(key(0))[-1]
 
 
-def test_a_stopped_shard_that_is_resumed_forgets_how_far_a_state_was_that_was_not_kept():
+@virtual
+async def test_a_stopped_shard_that_is_resumed_forgets_how_far_a_state_was_that_was_not_kept():
     """Or the checkpoint passes records that are in no state."""
+    sums = Sums()
+    world, failing = a_world(None, max_batch_records=1, max_attempts=1), {b"3"}
 
-    async def scenario():
-        sums = Sums()
-        world, failing = a_world(None, max_batch_records=1, max_attempts=1), {b"3"}
+    async def handle(batch):
+        if {record.data for record in batch} & failing:
+            raise ValueError("no")
+        return await sums(batch)
 
-        async def handle(batch):
-            if {record.data for record in batch} & failing:
-                raise ValueError("no")
-            return await sums(batch)
+    def refuse(call, kind, name):
+        if (call, kind) == ("write", WINDOW):
+            raise Throttled("no")
 
-        def refuse(call, kind, name):
-            if (call, kind) == ("write", WINDOW):
-                raise Throttled("no")
-
-        world.handler._script, world.state.before = handle, refuse
-        world.put(1, 3, key_of=lambda n: "k")
-        turn = asyncio.create_task(world.turn(turn_ms=200_000))
-        await world.run_until(lambda: world.told(ShardStopped))
-        await world.clock.sleep_ms(30_000)
-        world.state.before = lambda call, kind, name: None
-        failing.add(b"1")
-        del world.state.documents["stop", key(0)]
-        await world.run_until(lambda: len(world.told(ShardStopped)) == 2)
-        failing.clear()
-        del world.state.documents["stop", key(0)]
-        await turn
-        assert sums.results == expected(world)
-
-    run_virtual(scenario())
+    world.handler._script, world.state.before = handle, refuse
+    world.put(1, 3, key_of=lambda n: "k")
+    turn = asyncio.create_task(world.turn(turn_ms=200_000))
+    await world.run_until(lambda: world.told(ShardStopped))
+    await world.clock.sleep_ms(30_000)
+    world.state.before = lambda call, kind, name: None
+    failing.add(b"1")
+    del world.state.documents["stop", key(0)]
+    await world.run_until(lambda: len(world.told(ShardStopped)) == 2)
+    failing.clear()
+    del world.state.documents["stop", key(0)]
+    await turn
+    assert sums.results == expected(world)
 
 
-def test_a_state_that_is_refused_while_the_shard_is_left_is_kept_a_moment_later():
-    async def scenario():
-        world = a_world(Sums())
-        world.put(1, 3, key_of=lambda n: "k")
-        drained_ms = 0
+@virtual
+async def test_a_state_that_is_refused_while_the_shard_is_left_is_kept_a_moment_later():
+    world = a_world(Sums())
+    world.put(1, 3, key_of=lambda n: "k")
+    drained_ms = 0
 
-        def refuse(call, kind, name):
-            if (call, kind) == ("write", WINDOW) and (
-                not drained_ms or world.clock.monotonic_ms() < drained_ms + 500
-            ):
-                raise Throttled("no")
+    def refuse(call, kind, name):
+        if (call, kind) == ("write", WINDOW) and (
+            not drained_ms or world.clock.monotonic_ms() < drained_ms + 500
+        ):
+            raise Throttled("no")
 
-        world.state.before = refuse
-        turn = asyncio.create_task(world.turn(turn_ms=60_000))
-        await world.clock.sleep_ms(3_000)
-        drained_ms = world.clock.monotonic_ms()
-        await world.change_slot(ask_to_drain)
-        await turn
-        assert json.loads(note(world)["state"]) == {"k": 6}
-
-    run_virtual(scenario())
+    world.state.before = refuse
+    turn = asyncio.create_task(world.turn(turn_ms=60_000))
+    await world.clock.sleep_ms(3_000)
+    drained_ms = world.clock.monotonic_ms()
+    await world.change_slot(ask_to_drain)
+    await turn
+    assert json.loads(note(world)["state"]) == {"k": 6}
 
 
-def test_a_shard_of_which_nothing_was_read_is_left_as_quickly_as_without_windows():
+@virtual
+async def test_a_shard_of_which_nothing_was_read_is_left_as_quickly_as_without_windows():
     async def drained_ms(**config):
         world = World(**{**SHORT, **config})
         turn = asyncio.create_task(world.turn(turn_ms=60_000))
@@ -408,33 +382,28 @@ def test_a_shard_of_which_nothing_was_read_is_left_as_quickly_as_without_windows
         await turn
         return world.clock.monotonic_ms()
 
-    async def scenario():
-        began_ms = await drained_ms()
-        assert await drained_ms(tumbling_window_ms=0) - began_ms == began_ms
-
-    run_virtual(scenario())
+    began_ms = await drained_ms()
+    assert await drained_ms(tumbling_window_ms=0) - began_ms == began_ms
 
 
-def test_a_partial_failure_keeps_the_state_of_what_is_done():
-    async def scenario():
-        world, given, fails = a_world(None), [], [True]
+@virtual
+async def test_a_partial_failure_keeps_the_state_of_what_is_done():
+    world, given, fails = a_world(None), [], [True]
 
-        async def handle(batch):
-            given.append(([int(r.data) for r in batch], dict(batch.state)))
-            done = [r for r in batch if not (fails and r.data == b"3")]
-            state = {"n": batch.state.get("n", 0) + sum(int(r.data) for r in done[:2])}
-            if len(done) < len(batch):
-                fails.clear()
-                failed = {"itemIdentifier": batch[2].sequence_number}
-                return {"state": state, "batchItemFailures": [failed]}
-            return {"state": {"n": batch.state.get("n", 0) + sum(int(r.data) for r in batch)}}
+    async def handle(batch):
+        given.append(([int(r.data) for r in batch], dict(batch.state)))
+        done = [r for r in batch if not (fails and r.data == b"3")]
+        state = {"n": batch.state.get("n", 0) + sum(int(r.data) for r in done[:2])}
+        if len(done) < len(batch):
+            fails.clear()
+            failed = {"itemIdentifier": batch[2].sequence_number}
+            return {"state": state, "batchItemFailures": [failed]}
+        return {"state": {"n": batch.state.get("n", 0) + sum(int(r.data) for r in batch)}}
 
-        world.handler._script = handle
-        world.put(1, 4)
-        await world.turn(turn_ms=40_000)
-        assert given == [([1, 2, 3, 4], {}), ([3, 4], {"n": 3}), ([], {"n": 10})]
-
-    run_virtual(scenario())
+    world.handler._script = handle
+    world.put(1, 4)
+    await world.turn(turn_ms=40_000)
+    assert given == [([1, 2, 3, 4], {}), ([3, 4], {"n": 3}), ([], {"n": 10})]
 
 
 @pytest.mark.parametrize(
@@ -452,42 +421,38 @@ def test_a_partial_failure_keeps_the_state_of_what_is_done():
         ({"state": {}, "failures": []}, "a dict without batchItemFailures"),
     ],
 )
-def test_a_reply_that_is_none_is_a_failed_call_and_says_what_is_missing(reply, told):
-    async def scenario():
-        world = a_world(None, max_attempts=2)
+@virtual
+async def test_a_reply_that_is_none_is_a_failed_call_and_says_what_is_missing(reply, told):
+    world = a_world(None, max_attempts=2)
 
-        async def handle(batch):
-            return reply
+    async def handle(batch):
+        return reply
 
-        world.handler._script = handle
-        world.put(1)
-        await world.turn(turn_ms=20_000)
-        (stopped,) = world.told(ShardStopped)
-        assert re.search(told, stopped.error)
-        assert world.lease().checkpoint.sequence_number == "TRIM_HORIZON"
-
-    run_virtual(scenario())
+    world.handler._script = handle
+    world.put(1)
+    await world.turn(turn_ms=20_000)
+    (stopped,) = world.told(ShardStopped)
+    assert re.search(told, stopped.error)
+    assert world.lease().checkpoint.sequence_number == "TRIM_HORIZON"
 
 
-def test_a_state_that_grows_too_large_ends_its_window_early_and_nothing_is_lost():
-    async def scenario():
-        world, results, sizes = a_world(None, max_batch_records=1), [], []
+@virtual
+async def test_a_state_that_grows_too_large_ends_its_window_early_and_nothing_is_lost():
+    world, results, sizes = a_world(None, max_batch_records=1), [], []
 
-        async def handle(batch):
-            if batch.window.is_final:
-                results.append((batch.window.is_terminated_early, batch.state["ns"]))
-                return {"state": {}}
-            sizes.append(len(batch.state.get("pad", "")))
-            numbers = [*batch.state.get("ns", []), int(batch[0].data)]
-            return {"state": {"ns": numbers, "pad": "x" * (400_000 * len(numbers))}}
+    async def handle(batch):
+        if batch.window.is_final:
+            results.append((batch.window.is_terminated_early, batch.state["ns"]))
+            return {"state": {}}
+        sizes.append(len(batch.state.get("pad", "")))
+        numbers = [*batch.state.get("ns", []), int(batch[0].data)]
+        return {"state": {"ns": numbers, "pad": "x" * (400_000 * len(numbers))}}
 
-        world.handler._script = handle
-        world.put(1, 5)
-        await world.turn(turn_ms=40_000, window_states=MemoryWindowStates())
-        assert results == [(True, [1, 2]), (True, [3, 4]), (False, [5])]
-        assert not world.told(BatchFailed)
-
-    run_virtual(scenario())
+    world.handler._script = handle
+    world.put(1, 5)
+    await world.turn(turn_ms=40_000, window_states=MemoryWindowStates())
+    assert results == [(True, [1, 2]), (True, [3, 4]), (False, [5])]
+    assert not world.told(BatchFailed)
 
 
 def test_a_state_above_an_items_room_is_kept_elsewhere_and_deleted_when_it_is_over():
@@ -520,71 +485,65 @@ def test_a_state_above_an_items_room_is_kept_elsewhere_and_deleted_when_it_is_ov
         assert len(states.kept) <= 1  # What a death left that nothing names.
 
 
-def test_a_failing_last_call_holds_the_shard_and_stops_it_in_the_end():
-    async def scenario():
-        world, bad = a_world(None, max_attempts=3), [True]
+@virtual
+async def test_a_failing_last_call_holds_the_shard_and_stops_it_in_the_end():
+    world, bad = a_world(None, max_attempts=3), [True]
 
-        async def handle(batch):
-            if batch.window.is_final and bad:
-                raise ValueError("no")
-            return {"state": {"n": len(batch)}}
+    async def handle(batch):
+        if batch.window.is_final and bad:
+            raise ValueError("no")
+        return {"state": {"n": len(batch)}}
 
-        world.handler._script = handle
-        world.put(1)
-        await world.clock.sleep_ms(WINDOW_MS)
-        world.put(2)
-        turn = asyncio.create_task(world.turn(turn_ms=80_000))
-        await world.run_until(lambda: world.told(ShardStopped))
-        (stopped,) = world.told(ShardStopped)
-        assert stopped.error.startswith("last call of a window: ValueError")
-        assert world.numbers == [1]
-        bad.clear()
-        del world.state.documents["stop", key(0)]
-        await turn
-        assert world.numbers == [1, 2]
-        finals = [c.batch for c in world.handler.calls if c.batch.window.is_final]
-        assert [batch.state for batch in finals[-2:]] == [{"n": 1}, {"n": 1}]
-
-    run_virtual(scenario())
+    world.handler._script = handle
+    world.put(1)
+    await world.clock.sleep_ms(WINDOW_MS)
+    world.put(2)
+    turn = asyncio.create_task(world.turn(turn_ms=80_000))
+    await world.run_until(lambda: world.told(ShardStopped))
+    (stopped,) = world.told(ShardStopped)
+    assert stopped.error.startswith("last call of a window: ValueError")
+    assert world.numbers == [1]
+    bad.clear()
+    del world.state.documents["stop", key(0)]
+    await turn
+    assert world.numbers == [1, 2]
+    finals = [c.batch for c in world.handler.calls if c.batch.window.is_final]
+    assert [batch.state for batch in finals[-2:]] == [{"n": 1}, {"n": 1}]
 
 
-def test_a_record_that_is_given_up_is_in_no_state():
-    async def scenario():
-        world, results = a_world(None, max_attempts=2, on_exhausted="skip"), []
+@virtual
+async def test_a_record_that_is_given_up_is_in_no_state():
+    world, results = a_world(None, max_attempts=2, on_exhausted="skip"), []
 
-        async def handle(batch):
-            if batch.window.is_final:
-                results.append(batch.state)
-            if b"3" in [record.data for record in batch]:
-                raise ValueError("no")
-            total = batch.state.get("n", 0) + sum(int(record.data) for record in batch)
-            return {"state": {"n": total}}
+    async def handle(batch):
+        if batch.window.is_final:
+            results.append(batch.state)
+        if b"3" in [record.data for record in batch]:
+            raise ValueError("no")
+        total = batch.state.get("n", 0) + sum(int(record.data) for record in batch)
+        return {"state": {"n": total}}
 
-        world.handler._script = handle
-        world.put(1, 5)
-        await world.turn(turn_ms=60_000)
-        assert len(world.told(RecordSkipped)) == 1
-        assert results == [{"n": 12}]
-
-    run_virtual(scenario())
+    world.handler._script = handle
+    world.put(1, 5)
+    await world.turn(turn_ms=60_000)
+    assert len(world.told(RecordSkipped)) == 1
+    assert results == [{"n": 12}]
 
 
-def test_a_checkpoint_that_somebody_set_has_no_state():
-    async def scenario():
-        sums = Sums()
-        world = a_world(sums)
-        world.put(1, 3, key_of=lambda n: "k")
-        await world.turn(turn_ms=9_000)
-        lease = world.lease()
-        assert json.loads(note(world)["state"]) == {"k": 6}
-        world.put(4, key_of=lambda n: "k")
-        last = world.stream.sequence_numbers(key(0))[-1]
-        world.leases.leases[key(0)] = replace(lease, checkpoint=at(int(last)))
-        world.put(5, key_of=lambda n: "k")
-        await world.turn(turn_ms=40_000)
-        assert list(sums.results.values()) == [{"k": 5}]
-
-    run_virtual(scenario())
+@virtual
+async def test_a_checkpoint_that_somebody_set_has_no_state():
+    sums = Sums()
+    world = a_world(sums)
+    world.put(1, 3, key_of=lambda n: "k")
+    await world.turn(turn_ms=9_000)
+    lease = world.lease()
+    assert json.loads(note(world)["state"]) == {"k": 6}
+    world.put(4, key_of=lambda n: "k")
+    last = world.stream.sequence_numbers(key(0))[-1]
+    world.leases.leases[key(0)] = replace(lease, checkpoint=at(int(last)))
+    world.put(5, key_of=lambda n: "k")
+    await world.turn(turn_ms=40_000)
+    assert list(sums.results.values()) == [{"k": 5}]
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,21 @@
 from shardfleet.producer.sending import Producer
 from shardfleet_local.rig.feed import InputRecord, feed
 from shardfleet_local.rig.probe.ledger_probe import digest
-from shardfleet_testkit.clock import VirtualClock, run_virtual
+from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.producing.memory_stream import MemoryStream
+from tests.virtual import virtual
 
 RECORDS = [InputRecord(n, f"key-{n % 50}", f"data {n}".encode()) for n in range(1, 3001)]
 
 
-def fed(stream, duration_ms, on_sent=lambda _: None):
-    async def main():
-        clock = VirtualClock()
-        producer = Producer(stream, clock=clock, entropy=SeededEntropy(1))
-        began_ms = clock.monotonic_ms()
-        sent = await feed(RECORDS, producer, duration_ms=duration_ms, clock=clock, on_sent=on_sent)
-        return sent, clock.monotonic_ms() - began_ms
-
-    return run_virtual(main())
+@virtual
+async def fed(stream, duration_ms, on_sent=lambda _: None):
+    clock = VirtualClock()
+    producer = Producer(stream, clock=clock, entropy=SeededEntropy(1))
+    began_ms = clock.monotonic_ms()
+    sent = await feed(RECORDS, producer, duration_ms=duration_ms, clock=clock, on_sent=on_sent)
+    return sent, clock.monotonic_ms() - began_ms
 
 
 def test_the_records_are_spread_evenly_over_the_time():
