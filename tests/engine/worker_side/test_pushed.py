@@ -12,7 +12,6 @@ from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.pushed_stream import SUBSCRIPTIONS_APART_MS
 from tests.engine.worker_side.worker_kit import Crash, World, key
 from tests.testing.sources import SOURCES
-from tests.virtual import within
 
 TURN_MS = 120_000
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "parent_poll_ms": 500}
@@ -47,36 +46,40 @@ def on_source(source_of):
     return run
 
 
-@within(on_source)
-async def test_turns_handle_every_record_once_and_in_order_as_it_comes(world, /, on_source):
-    async def feed():
-        for n in range(21, 101):
-            world.put(n)
-            await world.clock.sleep_ms(2_000)
+def test_turns_handle_every_record_once_and_in_order_as_it_comes(on_source):
+    async def scenario(world):
+        async def feed():
+            for n in range(21, 101):
+                world.put(n)
+                await world.clock.sleep_ms(2_000)
 
-    world.put(1, 20)
-    feeding = asyncio.create_task(feed())
-    outcomes = [await world.turn() for _ in range(3)]
-    await feeding
+        world.put(1, 20)
+        feeding = asyncio.create_task(feed())
+        outcomes = [await world.turn() for _ in range(3)]
+        await feeding
 
-    assert outcomes == [TurnOutcome.CONTINUE] * 3
-    assert world.numbers == list(range(1, 101))
-    assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
+        assert outcomes == [TurnOutcome.CONTINUE] * 3
+        assert world.numbers == list(range(1, 101))
+        assert str(world.lease().checkpoint) == world.stream.sequence_numbers(key(0))[-1]
+
+    on_source(scenario)
 
 
-@within(on_source, shards=1)
-async def test_a_shard_that_is_split_is_read_to_its_end_before_its_children(world, /, on_source):
-    world.put(1, 10)
-    world.stream.split(key(0))
-    world.put(11, 15, number=1)
-    world.put(21, 25, number=2)
-    await world.turn()
-    await world.turn()
+def test_a_shard_that_is_split_is_read_to_its_end_before_its_children(on_source):
+    async def scenario(world):
+        world.put(1, 10)
+        world.stream.split(key(0))
+        world.put(11, 15, number=1)
+        world.put(21, 25, number=2)
+        await world.turn()
+        await world.turn()
 
-    assert world.lease().checkpoint == AT_SHARD_END
-    assert world.numbers[:10] == list(range(1, 11))
-    assert [n for n in world.numbers if 10 < n < 20] == list(range(11, 16))
-    assert [n for n in world.numbers if n > 20] == list(range(21, 26))
+        assert world.lease().checkpoint == AT_SHARD_END
+        assert world.numbers[:10] == list(range(1, 11))
+        assert [n for n in world.numbers if 10 < n < 20] == list(range(11, 16))
+        assert [n for n in world.numbers if n > 20] == list(range(21, 26))
+
+    on_source(scenario, shards=1)
 
 
 def test_a_worker_that_dies_repeats_what_was_not_checkpointed_and_loses_nothing(on_source):
@@ -125,22 +128,22 @@ def test_a_subscription_that_is_refused_or_that_fails_is_made_anew_behind_what_w
 
 
 @pytest.mark.parametrize("after_ms", [0, 60_500])
-@within(on_source)
-async def test_a_turn_that_is_told_to_leave_a_quiet_shard_ends_at_once(
-    world, /, on_source, source_of, after_ms
-):
-    world.put(1, 20)
-    source = source_of(world.stream, world.clock)
-    given, now_ms = await world.open_slot(), world.clock.monotonic_ms
-    began_ms = now_ms()
-    ports = world.ports(source=source)
-    turn = WorkerTurn(given, config=world.config, ports=ports, deadline_ms=began_ms + TURN_MS)
-    asyncio.get_running_loop().call_later(after_ms / 1_000, turn.leave)
+def test_a_turn_that_is_told_to_leave_a_quiet_shard_ends_at_once(on_source, source_of, after_ms):
+    async def scenario(world):
+        world.put(1, 20)
+        source = source_of(world.stream, world.clock)
+        given, now_ms = await world.open_slot(), world.clock.monotonic_ms
+        began_ms = now_ms()
+        ports = world.ports(source=source)
+        turn = WorkerTurn(given, config=world.config, ports=ports, deadline_ms=began_ms + TURN_MS)
+        asyncio.get_running_loop().call_later(after_ms / 1_000, turn.leave)
 
-    assert await turn.run() is TurnOutcome.CONTINUE
-    assert now_ms() - began_ms <= after_ms + 1
-    assert world.slot().state is SlotState.RUNNING
-    await source.close()
-    await world.clock.sleep_ms(SUBSCRIPTIONS_APART_MS)
-    await world.turn()
-    assert world.numbers == list(range(1, 21))
+        assert await turn.run() is TurnOutcome.CONTINUE
+        assert now_ms() - began_ms <= after_ms + 1
+        assert world.slot().state is SlotState.RUNNING
+        await source.close()
+        await world.clock.sleep_ms(SUBSCRIPTIONS_APART_MS)
+        await world.turn()
+        assert world.numbers == list(range(1, 21))
+
+    on_source(scenario)
