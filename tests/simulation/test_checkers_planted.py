@@ -186,11 +186,12 @@ def test_a_rewind_under_an_owner_is_found(before, violations):
     assert len(found) == violations
 
 
-def rewound(checker, *, records):
-    """Set a shard with two records, both done, back to before the second one."""
-    has_records(checker, 1, 2)
-    first, second = checker.ledger.shards[KEY].entries
-    first.times = second.times = 1
+def rewound(checker, *, records, beyond=0):
+    """Set a shard with two records, both done, and more, back to before the second one."""
+    has_records(checker, *range(1, 3 + beyond))
+    first, second, *more = checker.ledger.shards[KEY].entries
+    for each in (first, second, *more):
+        each.times = 1
     before = replace(FREE, checkpoint=second.place)
     after = replace(before, checkpoint=first.place)
     writes(checker, rewind(before, first.place), before=before, after=after)
@@ -212,6 +213,16 @@ def test_what_was_set_back_and_never_comes_again_or_was_counted_wrongly_is_found
     if comes:
         checker.ledger.came_again(second)
     checker.over(2, keys=())
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("has_windows", "violations"), [(True, 0), (False, 1)])
+def test_what_an_open_window_has_beyond_the_checkpoint_may_be_in_the_count(has_windows, violations):
+    checker, found = planted(checkers.RewoundComesAgain)
+    checker.ledger.has_windows = has_windows
+
+    rewound(checker, records=2, beyond=1)
 
     assert len(found) == violations
 

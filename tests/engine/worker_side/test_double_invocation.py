@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from shardfleet.domain.slots.slot import TurnOutcome, intend_start
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.worker.slot import SlotRecord
-from shardfleet.errors import OutcomeUnknown
+from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet.events.worker import LeaseAdopted, OwnWriteRecognised, TurnEnded
 from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import MemoryStateStore
@@ -92,6 +93,47 @@ async def test_the_first_invocation_delivers_nothing_that_began_after_it_saw_the
     assert last_of_a_ms <= 10_000 + world.config.renew_ms
     await b
     await feed
+
+
+@pytest.mark.parametrize("import_ms", [1_500, 3_500])
+@virtual
+async def test_who_learns_as_its_handler_is_imported_that_it_is_overtaken_renews_no_more(import_ms):
+    """It waited for the stream's description first, and nobody else looked (seed 260)."""
+    world = World()
+    await world.open_slot()
+    two = Two(world)
+    killed = two.begin(1)
+    await world.clock.sleep_ms(3_000)
+    killed.cancel()
+    await asyncio.wait([killed])
+    read, apply, seen, sent = world.state.read, world.leases.apply, [], []
+
+    async def reading(kind, name):
+        if WHO.get() == "A" and "watch" in asyncio.current_task().get_name():
+            raise Throttled("slow down")
+        found = await read(kind, name)
+        if WHO.get() == "A" and kind == "slot":
+            seen.append(found.body["epoch"])
+        return found
+
+    async def applying(change):
+        if WHO.get() == "A":
+            sent.append(len(set(seen)))
+        return await apply(change)
+
+    def refused(call):
+        if WHO.get() == "A":
+            raise Throttled("slow down")
+
+    world.state.read, world.leases.apply, world.stream.fault = reading, applying, refused
+    two.handlers[0].load = partial(world.clock.sleep_ms, import_ms)
+    a = two.begin(0)
+    await world.clock.sleep_ms(1_000)
+    b = two.begin(1)
+    await a
+    # It has seen the one before its claim, its own, and then the other's: nothing is sent any more.
+    assert (len(set(seen)), max(sent)) == (3, 2)
+    await b
 
 
 @virtual

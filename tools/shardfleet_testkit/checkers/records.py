@@ -245,7 +245,7 @@ class RewoundComesAgain(Checker):
     """
     After a rewind all from there is handled again or told as lost, and the operator's count is so.
 
-    With lanes the count has what was done ahead of the checkpoint as well.
+    With lanes and windows the count has what was done ahead of the checkpoint as well.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -266,7 +266,8 @@ class RewoundComesAgain(Checker):
         """Compare what an operator is told with what is in the stream."""
         key = row.lease_key
         through, done = self._promised[by.name, key]
-        most = done if self.ledger.lanes > 1 else through
+        is_ahead = self.ledger.lanes > 1 or self.ledger.has_windows
+        most = done if is_ahead else through
         if row.complete and not through <= row.records <= max(through, most):
             text = f"{by.name} is told that {row.records} records come again; {through} do"
             self.found(at_ms, key, text)

@@ -192,14 +192,21 @@ class WorkerTurn:
 
     async def _load(self, *, follows_death: bool) -> None:
         """Import user code; where that may have killed the process before, say so first (H21)."""
-        note, persist = self._record.note_loading, self._patience.persist
         if follows_death:
-            await persist(partial(note, is_over=False), self._stopping)
+            await self._note_loading(is_over=False)
         self._is_loading = True
         await self._ports.handler.load()
         self._is_loading = False
         if follows_death:
-            await persist(partial(note, is_over=True), self._stopping)
+            await self._note_loading(is_over=True)
+
+    async def _note_loading(self, *, is_over: bool) -> None:
+        note = partial(self._record.note_loading, is_over=is_over)
+        try:
+            await self._patience.persist(note, self._stopping)
+        except StaleEpoch as error:
+            self._fail(error)  # At once: what goes on beside it may take long.
+            raise
 
     def _keep_time_for_hooks(self) -> None:
         """
