@@ -1,5 +1,6 @@
-"""Tests that are coroutines: in virtual time, or within whatever runs a scenario."""
+"""Tests that are coroutines: in virtual or real time, or within whatever runs a scenario."""
 
+import asyncio
 import inspect
 from functools import partial, wraps
 
@@ -12,6 +13,16 @@ def virtual(test):
     @wraps(test)
     def run(*args, **options):
         return run_virtual(test(*args, **options))
+
+    return run
+
+
+def in_a_loop(test):
+    """Run a coroutine function in real time, with the same arguments."""
+
+    @wraps(test)
+    def run(*args, **options):
+        return asyncio.run(test(*args, **options))
 
     return run
 

@@ -1,6 +1,5 @@
 """Documents of every kind over the fleet's own wire to DynamoDB, and what an item may hold."""
 
-import asyncio
 import json
 
 import pytest
@@ -10,6 +9,7 @@ from shardfleet.engine.state.documents import Documents
 from shardfleet.engine.state.kinds import KINDS, kind_of
 from tests.adapters.tables import Tables
 from tests.engine.state.damages import DOCUMENTS
+from tests.virtual import in_a_loop
 
 
 @pytest.fixture
@@ -20,26 +20,24 @@ def wired(embedded_tables):
 
 
 @pytest.mark.processes
-def test_every_kind_is_written_read_listed_counted_and_deleted_over_the_wire(wired):
-    async def main():
-        documents = Documents(wired.state)
-        for whole in DOCUMENTS.values():
-            kind = kind_of(whole.kind)
-            body = json.loads(json.dumps(whole.body))
-            written = await documents.write(kind, whole.id, body, expected_version=None)
-            assert isinstance(written, Written)
-            assert (await documents.get(kind, whole.id)).body == kind.read(body, whole.id)
-            assert len(await documents.all(kind)) == 1
-        page = await documents.page()
-        assert {each.kind for each in page.documents} == {d.kind for d in DOCUMENTS.values()}
-        assert len(page.documents) == len(KINDS)
-        assert await documents.increment(kind_of("prompt"), "manager") == 2
-        for each in page.documents:
-            version = 2 if each.kind == "prompt" else 1
-            assert await documents.delete(kind_of(each.kind), each.id, expected_version=version)
-        assert (await documents.page()).documents == []
-
-    asyncio.run(main())
+@in_a_loop
+async def test_every_kind_is_written_read_listed_counted_and_deleted_over_the_wire(wired):
+    documents = Documents(wired.state)
+    for whole in DOCUMENTS.values():
+        kind = kind_of(whole.kind)
+        body = json.loads(json.dumps(whole.body))
+        written = await documents.write(kind, whole.id, body, expected_version=None)
+        assert isinstance(written, Written)
+        assert (await documents.get(kind, whole.id)).body == kind.read(body, whole.id)
+        assert len(await documents.all(kind)) == 1
+    page = await documents.page()
+    assert {each.kind for each in page.documents} == {d.kind for d in DOCUMENTS.values()}
+    assert len(page.documents) == len(KINDS)
+    assert await documents.increment(kind_of("prompt"), "manager") == 2
+    for each in page.documents:
+        version = 2 if each.kind == "prompt" else 1
+        assert await documents.delete(kind_of(each.kind), each.id, expected_version=version)
+    assert (await documents.page()).documents == []
 
 
 UNVERSIONED = {
@@ -57,7 +55,8 @@ UNVERSIONED = {
 @pytest.mark.parametrize(
     "store", ["moto_tables", pytest.param("embedded_tables", marks=pytest.mark.processes)]
 )
-def test_an_item_without_a_version_is_overwritten_and_deleted_as_one_and_by_no_other(
+@in_a_loop
+async def test_an_item_without_a_version_is_overwritten_and_deleted_as_one_and_by_no_other(
     store, found, request
 ):
     tables = request.getfixturevalue(store)
@@ -68,21 +67,18 @@ def test_an_item_without_a_version_is_overwritten_and_deleted_as_one_and_by_no_o
         item = {**key, **version, "body": {"M": {}}}
         tables.clients.table_writes.put_item(TableName=tables.state_table, Item=item)
 
-    async def main():
-        put()
-        document = await tables.state.read("tip", "1")
-        assert (document.version, document.body) == (0, {})
-        assert document.damage
-        refused = await tables.state.write("tip", "1", {}, expected_version=1)
-        assert isinstance(refused, Conflict)
-        assert not await tables.state.delete("tip", "1", expected_version=1)
-        written = await tables.state.write("tip", "1", {"at_ms": 1}, expected_version=0)
-        assert written.document.version == 1
-        assert not await tables.state.delete("tip", "1", expected_version=0)
-        put()
-        assert await tables.state.increment("tip", "1") == 1
-        put()
-        assert await tables.state.delete("tip", "1", expected_version=0)
-        assert await tables.state.read("tip", "1") is None
-
-    asyncio.run(main())
+    put()
+    document = await tables.state.read("tip", "1")
+    assert (document.version, document.body) == (0, {})
+    assert document.damage
+    refused = await tables.state.write("tip", "1", {}, expected_version=1)
+    assert isinstance(refused, Conflict)
+    assert not await tables.state.delete("tip", "1", expected_version=1)
+    written = await tables.state.write("tip", "1", {"at_ms": 1}, expected_version=0)
+    assert written.document.version == 1
+    assert not await tables.state.delete("tip", "1", expected_version=0)
+    put()
+    assert await tables.state.increment("tip", "1") == 1
+    put()
+    assert await tables.state.delete("tip", "1", expected_version=0)
+    assert await tables.state.read("tip", "1") is None

@@ -30,6 +30,7 @@ from shardfleet_testkit.memory import MemoryOwnerIndex
 from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
 from tests.engine.operating.test_rewinding import rewinder
 from tests.engine.worker_side.worker_kit import ME, World, a_lease, key
+from tests.virtual import in_a_loop
 
 OURS = (ME, "f-s0001")
 """Our workers: of the kit for workers, and of the one for managers."""
@@ -199,175 +200,157 @@ async def renew_ours(fleet):
 
 
 @pytest.mark.parametrize("assignment", ["balanced", "greedy"])
-def test_managers_turns_for_five_minutes_touch_none_and_count_none(moto_tables, assignment):
+@in_a_loop
+async def test_managers_turns_for_five_minutes_touch_none_and_count_none(moto_tables, assignment):
     """Long enough for expiry, a take, a balancing run, the hole audit and the clean-up."""
-
-    async def main():
-        fleet, slots = await begun(moto_tables, assignment=assignment, min_workers=2)
-        before = put_all(moto_tables)
-        for turn in range(20):
-            await fleet.clock.sleep_ms(15_000)
-            await renew_ours(fleet)
-            await fleet.beat(*slots)
-            if turn == 10:
-                fleet.manager = LeaseManager(fleet.config, fleet.ports())
-            report = await fleet.manager.turn()
-            assert await fleet.manager.losses.look() in (True, False)
-            (done,) = fleet.named("ManagerTurnDone")[-1:]
-            assert (done.total_leases, done.unreadable_leases) == (4, 0)
-            assert not report.plan.losses.expired & before.keys()
-            assert (done.unread_shards, done.stopped_shards, done.hash_range_holes) == (0, 0, 0)
-            assert [lease.lease_key for lease in report.plan.leases] == [key(n) for n in range(4)]
-            assert done.slots_wanted == 2
-        assert stored(moto_tables) == before
-        kept = {name for store in fleet.store.documents.values() for name in map(str, store.body)}
-        assert not kept & before.keys()
-        assert len(report.plan.snapshot.survey.foreign_leases) == len(ROWS)
-        told = fleet.named("ForeignLeasesFound")
-        # Once by each of the two managers.
-        assert [event.leases for event in told] == [len(ROWS)] * 2
-
-    asyncio.run(main())
+    fleet, slots = await begun(moto_tables, assignment=assignment, min_workers=2)
+    before = put_all(moto_tables)
+    for turn in range(20):
+        await fleet.clock.sleep_ms(15_000)
+        await renew_ours(fleet)
+        await fleet.beat(*slots)
+        if turn == 10:
+            fleet.manager = LeaseManager(fleet.config, fleet.ports())
+        report = await fleet.manager.turn()
+        assert await fleet.manager.losses.look() in (True, False)
+        (done,) = fleet.named("ManagerTurnDone")[-1:]
+        assert (done.total_leases, done.unreadable_leases) == (4, 0)
+        assert not report.plan.losses.expired & before.keys()
+        assert (done.unread_shards, done.stopped_shards, done.hash_range_holes) == (0, 0, 0)
+        assert [lease.lease_key for lease in report.plan.leases] == [key(n) for n in range(4)]
+        assert done.slots_wanted == 2
+    assert stored(moto_tables) == before
+    kept = {name for store in fleet.store.documents.values() for name in map(str, store.body)}
+    assert not kept & before.keys()
+    assert len(report.plan.snapshot.survey.foreign_leases) == len(ROWS)
+    told = fleet.named("ForeignLeasesFound")
+    # Once by each of the two managers.
+    assert [event.leases for event in told] == [len(ROWS)] * 2
 
 
-def test_a_worker_that_is_given_them_adopts_none_and_reads_its_own(moto_tables):
-    async def main():
-        world = World(shards=3, handler_timeout_ms=1_000, turn_margin_ms=3_000)
-        for number in range(3):
-            moto_tables.put(item_from_fields(fields_of(a_lease(number))))
-            world.put(number, number=number)
-        before = put_all(moto_tables)
-        await world.open_slot()
-        # As by a manager that took them for its own: its announcement, and the owner index.
-        await world.change_slot(
-            lambda slot: replace(slot, assigned=tuple(before), assign_seq=slot.assign_seq + 1)
-        )
-        outcome = await world.turn(turn_ms=9_000, leases=moto_tables.leases)
-        assert outcome is TurnOutcome.CONTINUE
-        assert sorted(world.numbers) == [0, 1, 2]
-        assert stored(moto_tables) == before
-
-    asyncio.run(main())
+@in_a_loop
+async def test_a_worker_that_is_given_them_adopts_none_and_reads_its_own(moto_tables):
+    world = World(shards=3, handler_timeout_ms=1_000, turn_margin_ms=3_000)
+    for number in range(3):
+        moto_tables.put(item_from_fields(fields_of(a_lease(number))))
+        world.put(number, number=number)
+    before = put_all(moto_tables)
+    await world.open_slot()
+    # As by a manager that took them for its own: its announcement, and the owner index.
+    await world.change_slot(
+        lambda slot: replace(slot, assigned=tuple(before), assign_seq=slot.assign_seq + 1)
+    )
+    outcome = await world.turn(turn_ms=9_000, leases=moto_tables.leases)
+    assert outcome is TurnOutcome.CONTINUE
+    assert sorted(world.numbers) == [0, 1, 2]
+    assert stored(moto_tables) == before
 
 
-def test_a_worker_that_ends_a_shard_does_not_overwrite_a_child_of_that_key(moto_tables):
+@in_a_loop
+async def test_a_worker_that_ends_a_shard_does_not_overwrite_a_child_of_that_key(moto_tables):
     """The children of shard 0 are 1 and 2; the rows of these keys are another application's."""
-
-    async def main():
-        world = World(shards=1, handler_timeout_ms=1_000, turn_margin_ms=3_000)
-        moto_tables.put(item_from_fields(fields_of(a_lease(0))))
-        row = item_from_fields(fields_of(_LEASE)) | several(ORDERS, 1, leaseKey={"S": key(1)})
-        moto_tables.put(row)
-        world.put(0)
-        world.stream.split(key(0))
-        await world.turn(turn_ms=9_000, leases=moto_tables.leases)
-        assert world.numbers == [0]
-        assert moto_tables.item(key(1)) == row
-
-    asyncio.run(main())
+    world = World(shards=1, handler_timeout_ms=1_000, turn_margin_ms=3_000)
+    moto_tables.put(item_from_fields(fields_of(a_lease(0))))
+    row = item_from_fields(fields_of(_LEASE)) | several(ORDERS, 1, leaseKey={"S": key(1)})
+    moto_tables.put(row)
+    world.put(0)
+    world.stream.split(key(0))
+    await world.turn(turn_ms=9_000, leases=moto_tables.leases)
+    assert world.numbers == [0]
+    assert moto_tables.item(key(1)) == row
 
 
-def test_readers_and_operators_see_none_as_a_lease_of_the_fleet(moto_tables):
-    async def main():
-        fleet, _ = await begun(moto_tables)
-        before = put_all(moto_tables)
-        store = moto_tables.leases
-        survey = await store.survey()
-        own = [key(n) for n in range(4)]
-        assert [lease.lease_key for lease in survey.leases] == own
-        assert [lease.lease_key for lease in await store.scan()] == own
-        assert (survey.unreadable, survey.foreign) == ({}, ())
-        assert sorted(each.lease_key for each in survey.foreign_leases) == sorted(before)
-        assert [await store.get(each) for each in before] == [None] * len(before)
-        for worker in OURS:
-            assert not {k for k in await store.keys_owned_by(worker) if k not in own} - {key(12)}
-        reading = await read_fleet(store, fleet.state, clock=fleet.clock, failover_ms=10_000)
-        assert [lease.lease_key for lease in reading.leases] == own
-        assert len(reading.foreign_leases) == len(ROWS)
-        migrator = Migrator(
-            fleet.config, Operator(store, fleet.state, fleet.clock), kcl3=fleet.kcl3,
-            index=MemoryOwnerIndex(), events=fleet.events, person="ann",
-        )  # fmt: skip
-        for direction in Direction:
-            step = plan_migration(direction, fleet.config, await migrator.look())
-            assert not set(step.leases) - set(own)
-        await migrator.run(Direction.TO_JAVA, within_ms=3_000, tell=lambda _step: None)
-        assert stored(moto_tables) == before
-
-    asyncio.run(main())
+@in_a_loop
+async def test_readers_and_operators_see_none_as_a_lease_of_the_fleet(moto_tables):
+    fleet, _ = await begun(moto_tables)
+    before = put_all(moto_tables)
+    store = moto_tables.leases
+    survey = await store.survey()
+    own = [key(n) for n in range(4)]
+    assert [lease.lease_key for lease in survey.leases] == own
+    assert [lease.lease_key for lease in await store.scan()] == own
+    assert (survey.unreadable, survey.foreign) == ({}, ())
+    assert sorted(each.lease_key for each in survey.foreign_leases) == sorted(before)
+    assert [await store.get(each) for each in before] == [None] * len(before)
+    for worker in OURS:
+        assert not {k for k in await store.keys_owned_by(worker) if k not in own} - {key(12)}
+    reading = await read_fleet(store, fleet.state, clock=fleet.clock, failover_ms=10_000)
+    assert [lease.lease_key for lease in reading.leases] == own
+    assert len(reading.foreign_leases) == len(ROWS)
+    migrator = Migrator(
+        fleet.config, Operator(store, fleet.state, fleet.clock), kcl3=fleet.kcl3,
+        index=MemoryOwnerIndex(), events=fleet.events, person="ann",
+    )  # fmt: skip
+    for direction in Direction:
+        step = plan_migration(direction, fleet.config, await migrator.look())
+        assert not set(step.leases) - set(own)
+    await migrator.run(Direction.TO_JAVA, within_ms=3_000, tell=lambda _step: None)
+    assert stored(moto_tables) == before
 
 
-def test_a_rewind_sets_none_back(moto_tables):
-    async def main():
-        world = World(shards=1)
-        world.leases = moto_tables.leases
-        moto_tables.put(item_from_fields(fields_of(a_lease(0, checkpoint=AT_TRIM_HORIZON))))
-        before = put_all(moto_tables)
-        at_work = rewinder(world)
-        plan = await at_work.preview(before, RewindTarget(AT_TRIM_HORIZON), with_children=True)
-        assert not [row for row in plan.rows if row.state is RewindState.SET_BACK]
-        assert stored(moto_tables) == before
-
-    asyncio.run(main())
+@in_a_loop
+async def test_a_rewind_sets_none_back(moto_tables):
+    world = World(shards=1)
+    world.leases = moto_tables.leases
+    moto_tables.put(item_from_fields(fields_of(a_lease(0, checkpoint=AT_TRIM_HORIZON))))
+    before = put_all(moto_tables)
+    at_work = rewinder(world)
+    plan = await at_work.preview(before, RewindTarget(AT_TRIM_HORIZON), with_children=True)
+    assert not [row for row in plan.rows if row.state is RewindState.SET_BACK]
+    assert stored(moto_tables) == before
 
 
 @pytest.mark.parametrize("what", ROWS)
-def test_a_fleet_that_has_not_begun_refuses_the_table_by_name_and_writes_nothing(moto_tables, what):
+@in_a_loop
+async def test_a_fleet_that_has_not_begun_refuses_the_table_by_name_and_writes_nothing(
+    moto_tables, what
+):
     (item,) = (found for name, found in zip(ROWS, items(), strict=True) if name == what)
-
-    async def main():
-        fleet = a_fleet(moto_tables)
-        moto_tables.put(item)
-        for _ in range(2):
-            with pytest.raises(ConfigurationError, match="not this fleet's") as refused:
-                await fleet.manager.turn()
-        said = str(refused.value)
-        assert item["leaseKey"]["S"] in said
-        assert item.get("streamName", {}).get("S", "") in said
-        assert "lease_table" in said
-        assert moto_tables.items() == [item]
-        assert not await fleet.store.list("slot")
-        moto_tables.delete(item["leaseKey"]["S"])
-        await fleet.manager.turn()
-        assert len(moto_tables.items()) == 4
-
-    asyncio.run(main())
+    fleet = a_fleet(moto_tables)
+    moto_tables.put(item)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="not this fleet's") as refused:
+            await fleet.manager.turn()
+    said = str(refused.value)
+    assert item["leaseKey"]["S"] in said
+    assert item.get("streamName", {}).get("S", "") in said
+    assert "lease_table" in said
+    assert moto_tables.items() == [item]
+    assert not await fleet.store.list("slot")
+    moto_tables.delete(item["leaseKey"]["S"])
+    await fleet.manager.turn()
+    assert len(moto_tables.items()) == 4
 
 
-def test_a_row_of_the_other_mode_in_the_place_of_a_shard_of_ours_is_named_and_holds_it_up(
+@in_a_loop
+async def test_a_row_of_the_other_mode_in_the_place_of_a_shard_of_ours_is_named_and_holds_it_up(
     moto_tables,
 ):
-    async def main():
-        fleet, _ = await begun(moto_tables)
-        moto_tables.delete(key(2))
-        row = item_from_fields(fields_of(_LEASE)) | several(ORDERS, 2, leaseKey={"S": key(2)})
-        moto_tables.put(row)
-        for _ in range(3):
-            await fleet.clock.sleep_ms(15_000)
-            report = await fleet.manager.turn()
-        assert moto_tables.item(key(2)) == row
-        assert ORDERS in report.plan.unreadable.reasons[key(2)]
-
-    asyncio.run(main())
+    fleet, _ = await begun(moto_tables)
+    moto_tables.delete(key(2))
+    row = item_from_fields(fields_of(_LEASE)) | several(ORDERS, 2, leaseKey={"S": key(2)})
+    moto_tables.put(row)
+    for _ in range(3):
+        await fleet.clock.sleep_ms(15_000)
+        report = await fleet.manager.turn()
+    assert moto_tables.item(key(2)) == row
+    assert ORDERS in report.plan.unreadable.reasons[key(2)]
 
 
-def test_rows_of_a_kcl_3_count_beside_foreign_leases_once_their_worker_has_a_lease_of_ours():
+@in_a_loop
+async def test_rows_of_a_kcl_3_count_beside_foreign_leases_once_their_worker_has_a_lease_of_ours():
     """Shown to another application's leader, a slot would be given leases that it cannot read."""
-
-    async def main():
-        fleet = Fleet()
-        await running_fleet(fleet)
-        foreign = f"{ORDERS}:{key(0)}"
-        fleet.leases.leases[foreign] = Lease(
-            lease_key=foreign, checkpoint=AT_TRIM_HORIZON, lease_owner="java-1"
-        )
-        fleet.kcl3.rows["java-1"] = fleet.clock.now_ms() // 1000
-        report = await fleet.manager.turn()
-        assert not report.plan.kcl3.leads
-        assert fleet.kcl3.rows.keys() == {"java-1"}
-        taken = fleet.leases.leases[key(3)]
-        fleet.leases.leases[key(3)] = replace(taken, lease_owner="java-1")
-        report = await fleet.manager.turn()
-        assert report.plan.kcl3.leads
-
-    asyncio.run(main())
+    fleet = Fleet()
+    await running_fleet(fleet)
+    foreign = f"{ORDERS}:{key(0)}"
+    fleet.leases.leases[foreign] = Lease(
+        lease_key=foreign, checkpoint=AT_TRIM_HORIZON, lease_owner="java-1"
+    )
+    fleet.kcl3.rows["java-1"] = fleet.clock.now_ms() // 1000
+    report = await fleet.manager.turn()
+    assert not report.plan.kcl3.leads
+    assert fleet.kcl3.rows.keys() == {"java-1"}
+    taken = fleet.leases.leases[key(3)]
+    fleet.leases.leases[key(3)] = replace(taken, lease_owner="java-1")
+    report = await fleet.manager.turn()
+    assert report.plan.kcl3.leads

@@ -25,6 +25,7 @@ from tests.adapters.kinesis_server import REGION
 from tests.adapters.loopback import Service, error, serving
 from tests.adapters.test_http_answers import CHUNKED, Peer, body_in_chunks, http, pieces, reader
 from tests.adapters.tls import certificate, tls_front
+from tests.virtual import in_a_loop
 
 ARN = f"arn:aws:kinesis:{REGION}:000000000000:stream/orders"
 SHARD = "shardId-000000000000"
@@ -136,39 +137,34 @@ def test_the_loop_learns_what_a_thread_learns(answer, number, seed):
 
 
 @pytest.mark.parametrize("size", [10, SHORT_BYTES - 1_000])
-def test_a_short_answer_needs_no_thread(size):
-    async def main():
-        with connected() as (found, theirs):
-            sent = found.send({}, b"")
-            theirs.sendall(http(bytes(size), f"Content-Length: {size}"))
-            assert await sent.arrive()
-            assert not asyncio.get_running_loop().remove_reader(sent._open()), "nobody looks at it"
-            assert len(sent.answer().body) == size
-            assert found.send({}, b"") is not None, "the connection is kept"
-
-    asyncio.run(main())
+@in_a_loop
+async def test_a_short_answer_needs_no_thread(size):
+    with connected() as (found, theirs):
+        sent = found.send({}, b"")
+        theirs.sendall(http(bytes(size), f"Content-Length: {size}"))
+        assert await sent.arrive()
+        assert not asyncio.get_running_loop().remove_reader(sent._open()), "nobody looks at it"
+        assert len(sent.answer().body) == size
+        assert found.send({}, b"") is not None, "the connection is kept"
 
 
 def test_without_a_kept_connection_nothing_is_sent():
     assert connections().send({}, b"") is None
 
 
-def test_a_long_answer_is_left_to_a_thread_with_what_came():
+@in_a_loop
+async def test_a_long_answer_is_left_to_a_thread_with_what_came():
     size = 1 << 20
     body = random.Random(1).randbytes(size)
-
-    async def main():
-        with connected() as (found, theirs):
-            sent = found.send({}, b"")
-            writer = threading.Thread(
-                target=theirs.sendall, args=(http(body, f"Content-Length: {size}"),)
-            )
-            writer.start()
-            assert not await sent.arrive()
-            assert (await asyncio.to_thread(sent.answer)).body == body
-            writer.join()
-
-    asyncio.run(main())
+    with connected() as (found, theirs):
+        sent = found.send({}, b"")
+        writer = threading.Thread(
+            target=theirs.sendall, args=(http(body, f"Content-Length: {size}"),)
+        )
+        writer.start()
+        assert not await sent.arrive()
+        assert (await asyncio.to_thread(sent.answer)).body == body
+        writer.join()
 
 
 def test_a_long_request_is_sent_to_its_end_by_a_thread():
@@ -193,17 +189,15 @@ def test_a_long_request_is_sent_to_its_end_by_a_thread():
     assert came.endswith(body[-1_000:])
 
 
-def test_silence_is_given_up_after_the_read_timeout_while_the_loop_goes_on():
-    async def main():
-        with connected(read_timeout_s=0.05) as (found, _):
-            sent = found.send({}, b"")
-            assert not await sent.arrive()
-            sent._connection.close()  # To wait once is enough: nobody reads again.
-            with pytest.raises(ReadTimeoutError):
-                sent.answer()
-            assert not found._idle
-
-    asyncio.run(main())
+@in_a_loop
+async def test_silence_is_given_up_after_the_read_timeout_while_the_loop_goes_on():
+    with connected(read_timeout_s=0.05) as (found, _):
+        sent = found.send({}, b"")
+        assert not await sent.arrive()
+        sent._connection.close()  # To wait once is enough: nobody reads again.
+        with pytest.raises(ReadTimeoutError):
+            sent.answer()
+        assert not found._idle
 
 
 class TlsServer:
@@ -230,55 +224,50 @@ class TlsServer:
         return self.outgoing.read()
 
 
-def test_half_a_record_of_tls_is_waited_for_in_the_loop(tmp_path):
+@in_a_loop
+async def test_half_a_record_of_tls_is_waited_for_in_the_loop(tmp_path):
     pem = certificate(tmp_path)
     trusting = ssl.create_default_context(cafile=pem)
-
-    async def main():
-        found = connections()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            server = TlsServer(pem, theirs)
-            greeting = threading.Thread(target=server.greet)
-            greeting.start()
-            found.give_back(trusting.wrap_socket(ours, server_hostname="127.0.0.1"), keep=True)
-            greeting.join()
-            # What TLS sends of itself behind its greeting would make the connection look closed.
-            found._idle[0][0].settimeout(0)
-            with suppress(ssl.SSLWantReadError):
-                found._idle[0][0].recv(1)
-            sent = found.send({}, b"")
-            answer = server.encrypted(http(bytes(10_000), "Content-Length: 10000"))
-            waiting = asyncio.create_task(sent.arrive())
-            for piece in (answer[:1_000], answer[1_000:5_000]):
-                theirs.sendall(piece)
-                for _ in range(5):
-                    await asyncio.sleep(0)
-                assert not waiting.done()
-            theirs.sendall(answer[5_000:])
-            assert await waiting
-            assert len(sent.answer().body) == 10_000
-            found.close()
-
-    asyncio.run(main())
+    found = connections()
+    ours, theirs = socket.socketpair()
+    with theirs:
+        server = TlsServer(pem, theirs)
+        greeting = threading.Thread(target=server.greet)
+        greeting.start()
+        found.give_back(trusting.wrap_socket(ours, server_hostname="127.0.0.1"), keep=True)
+        greeting.join()
+        # What TLS sends of itself behind its greeting would make the connection look closed.
+        found._idle[0][0].settimeout(0)
+        with suppress(ssl.SSLWantReadError):
+            found._idle[0][0].recv(1)
+        sent = found.send({}, b"")
+        answer = server.encrypted(http(bytes(10_000), "Content-Length: 10000"))
+        waiting = asyncio.create_task(sent.arrive())
+        for piece in (answer[:1_000], answer[1_000:5_000]):
+            theirs.sendall(piece)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not waiting.done()
+        theirs.sendall(answer[5_000:])
+        assert await waiting
+        assert len(sent.answer().body) == 10_000
+        found.close()
 
 
-def test_what_is_cancelled_leaves_no_connection_and_no_reader():
-    async def main():
-        with connected() as (found, theirs):
-            sent = found.send({}, b"")
-            waiting = asyncio.create_task(sent.arrive())
-            await asyncio.sleep(0)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            theirs.recv(1 << 16)
-            assert theirs.recv(1) == b"", "closed"
-            assert not found._idle
-            with pytest.raises(RuntimeError, match="given up"):
-                sent.answer()
-
-    asyncio.run(main())
+@in_a_loop
+async def test_what_is_cancelled_leaves_no_connection_and_no_reader():
+    with connected() as (found, theirs):
+        sent = found.send({}, b"")
+        waiting = asyncio.create_task(sent.arrive())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        theirs.recv(1 << 16)
+        assert theirs.recv(1) == b"", "closed"
+        assert not found._idle
+        with pytest.raises(RuntimeError, match="given up"):
+            sent.answer()
 
 
 def test_an_answer_that_nobody_takes_closes_its_connection():
@@ -290,17 +279,15 @@ def test_an_answer_that_nobody_takes_closes_its_connection():
         assert theirs.recv(1) == b""
 
 
-def test_what_follows_an_answer_is_never_taken_for_the_next():
-    async def main():
-        with connected() as (found, theirs):
-            sent = found.send({}, b"")
-            theirs.sendall(http(b"x", "Content-Length: 1") + http(b"y", "Content-Length: 1"))
-            assert not await sent.arrive()
-            with pytest.raises(ConnectionClosedError):
-                sent.answer()
-            assert not found._idle
-
-    asyncio.run(main())
+@in_a_loop
+async def test_what_follows_an_answer_is_never_taken_for_the_next():
+    with connected() as (found, theirs):
+        sent = found.send({}, b"")
+        theirs.sendall(http(b"x", "Content-Length: 1") + http(b"y", "Content-Length: 1"))
+        assert not await sent.arrive()
+        with pytest.raises(ConnectionClosedError):
+            sent.answer()
+        assert not found._idle
 
 
 # --- a stream

@@ -7,6 +7,7 @@ from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.adapters.window_states import S3WindowStates
 from shardfleet.errors import ConfigurationError
 from tests.adapters.loopback import doubted
+from tests.virtual import in_a_loop
 
 FUNCTION = "arn:aws:lambda:eu-west-1:123456789012:function:worker:live"
 STATE = '{"ä":1}'
@@ -29,20 +30,18 @@ def a_bucket(clients):
     return name
 
 
-def test_a_state_is_an_object_of_its_own_until_it_is_dropped(moto_clients):
-    async def scenario():
-        bucket = a_bucket(moto_clients)
-        states = states_in(moto_clients, bucket)
-        place = await states.keep("shardId-000000000001", "abc", STATE)
-        key = "shardfleet/windows/123456789012/eu-west-1/orders/shardId-000000000001/abc.json"
-        assert place == f"s3://{bucket}/{key}"
-        assert await states.fetch(place) == STATE
-        await states.keep("shardId-000000000001", "abc", STATE)  # A repeat is the same object.
-        await states.drop(place)
-        with doubted(ConfigurationError, match=f"GetObject of the state of a window, {place}"):
-            await states.fetch(place)
-
-    asyncio.run(scenario())
+@in_a_loop
+async def test_a_state_is_an_object_of_its_own_until_it_is_dropped(moto_clients):
+    bucket = a_bucket(moto_clients)
+    states = states_in(moto_clients, bucket)
+    place = await states.keep("shardId-000000000001", "abc", STATE)
+    key = "shardfleet/windows/123456789012/eu-west-1/orders/shardId-000000000001/abc.json"
+    assert place == f"s3://{bucket}/{key}"
+    assert await states.fetch(place) == STATE
+    await states.keep("shardId-000000000001", "abc", STATE)  # A repeat is the same object.
+    await states.drop(place)
+    with doubted(ConfigurationError, match=f"GetObject of the state of a window, {place}"):
+        await states.fetch(place)
 
 
 def test_a_bucket_that_is_not_there_is_named(moto_clients):

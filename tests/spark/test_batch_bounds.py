@@ -8,6 +8,7 @@ from pyspark import cloudpickle
 from shardfleet_spark.plan.planning import DRIVER_BYTES, BatchLimits
 from shardfleet_spark.read.sealing import conform
 from tests.spark.test_source_driver import in_query
+from tests.virtual import within
 
 
 def test_a_batch_is_bounded_by_bytes_and_one_answer():
@@ -65,27 +66,24 @@ def test_once_sizes_are_known_many_shards_together_keep_within_the_bytes_of_a_ba
     in_query(scenario, shards=4, limits=limits, records_per_read=150)
 
 
-def test_what_is_too_much_to_be_handed_to_a_task_is_read_again_by_it(monkeypatch):
+@within(in_query, store=False)
+async def test_what_is_too_much_to_be_handed_to_a_task_is_read_again_by_it(query, /, monkeypatch):
     monkeypatch.setattr("shardfleet_spark.plan.driver_reads.CARRIED_BYTES", 300)
-
-    async def scenario(query):
-        handed, found = [], []
-        start = await query.driver.initial()
-        for size in (10, 1_000, 20):
-            query.stream.put(b"x" * size, key="k")
-            await query.clock.sleep_ms(2_000)
-            end = await query.driver.latest(start)
-            (planned,) = await query.driver.partitions(start, end)
-            handed.append(len(planned.records))
-            for each in await conform(
-                planned.range.parts[0], planned.sealed, query.ports, buffers=planned.records
-            ):
-                found += [len(record.data) for record in each.records]
-            start = end
-        assert handed == [1, 0, 1]
-        assert found == [10, 1_000, 20]
-
-    in_query(scenario, store=False)
+    handed, found = [], []
+    start = await query.driver.initial()
+    for size in (10, 1_000, 20):
+        query.stream.put(b"x" * size, key="k")
+        await query.clock.sleep_ms(2_000)
+        end = await query.driver.latest(start)
+        (planned,) = await query.driver.partitions(start, end)
+        handed.append(len(planned.records))
+        for each in await conform(
+            planned.range.parts[0], planned.sealed, query.ports, buffers=planned.records
+        ):
+            found += [len(record.data) for record in each.records]
+        start = end
+    assert handed == [1, 0, 1]
+    assert found == [10, 1_000, 20]
 
 
 MIB = 1024 * 1024

@@ -221,8 +221,9 @@ async def test_nothing_more_is_asked_while_a_query_is_well_within_the_shortest_r
 
 @pytest.mark.parametrize(("away_ms", "is_told"), [(23 * HOUR_MS, False), (25 * HOUR_MS, True)])
 @pytest.mark.parametrize("is_last_kept", [True, False])
-def test_a_child_whose_first_records_may_have_expired_unread_is_told(
-    away_ms, is_told, is_last_kept
+@within(in_query)
+async def test_a_child_whose_first_records_may_have_expired_unread_is_told(
+    query, /, away_ms, is_told, is_last_kept
 ):
     async def batches(query, end, count):
         found = []
@@ -232,23 +233,20 @@ def test_a_child_whose_first_records_may_have_expired_unread_is_told(
             await query.clock.sleep_ms(2_000)
         return end, found
 
-    async def scenario(query):
-        query.stream.put(b"parent")
-        end, _ = await batches(query, await query.driver.initial(), 1)
-        child, _ = query.stream.split(query.stream.open_shard_ids[0])
-        end, _ = await batches(query, end, 1)
-        query.stream.put(b"first", shard_id=child)
-        await query.clock.sleep_ms(away_ms)
-        if is_last_kept:
-            query.stream.put(b"last", shard_id=child)
-        if is_told:
-            with pytest.raises(DataLost, match="first records may be older"):
-                await batches(query, end, 3)
-        else:
-            _, found = await batches(query, end, 3)
-            assert found == [b"first", *([b"last"] if is_last_kept else [])]
-
-    in_query(scenario)
+    query.stream.put(b"parent")
+    end, _ = await batches(query, await query.driver.initial(), 1)
+    child, _ = query.stream.split(query.stream.open_shard_ids[0])
+    end, _ = await batches(query, end, 1)
+    query.stream.put(b"first", shard_id=child)
+    await query.clock.sleep_ms(away_ms)
+    if is_last_kept:
+        query.stream.put(b"last", shard_id=child)
+    if is_told:
+        with pytest.raises(DataLost, match="first records may be older"):
+            await batches(query, end, 3)
+    else:
+        _, found = await batches(query, end, 3)
+        assert found == [b"first", *([b"last"] if is_last_kept else [])]
 
 
 @pytest.mark.parametrize(("away_ms", "is_told"), [(23 * HOUR_MS, False), (25 * HOUR_MS, True)])

@@ -26,7 +26,8 @@ async def test_however_often_spark_asks_an_idle_stream_is_asked_at_its_own_pace(
     assert len(query.calls("list_shards")) == 3  # Two at the beginning, one 10 s later.
 
 
-def test_an_ask_to_which_nothing_has_come_back_computes_nothing(monkeypatch):
+@within(in_query, shards=3)
+async def test_an_ask_to_which_nothing_has_come_back_computes_nothing(query, /, monkeypatch):
     computed = Counter()
     for name in ("next_token", "admit", "behind_now"):
         whole = getattr(driver, name)
@@ -37,31 +38,28 @@ def test_an_ask_to_which_nothing_has_come_back_computes_nothing(monkeypatch):
 
         monkeypatch.setattr(driver, name, counted)
 
-    async def scenario(query):
-        async def asks(number, **limits):
-            computed.clear()
-            for _ in range(number):
-                assert await query.driver.latest(dict(start), **limits) == start
-            return computed["next_token"] + computed["admit"] + computed["behind_now"]
+    async def asks(number, **limits):
+        computed.clear()
+        for _ in range(number):
+            assert await query.driver.latest(dict(start), **limits) == start
+        return computed["next_token"] + computed["admit"] + computed["behind_now"]
 
-        start = await query.driver.initial()
-        assert await asks(1)
-        begun_ms = query.clock.monotonic_ms()
-        assert not await asks(19)
-        assert query.clock.monotonic_ms() - begun_ms == 19 * 50
-        assert query.driver.is_rested
-        assert query.driver.is_idle
-        assert query.driver.report()["millis_behind_latest"] == 0
-        assert await asks(1, records=7)  # Another question.
-        await query.clock.sleep_ms(1_000)
-        assert await asks(1)  # The shards may be asked again.
-        await query.clock.sleep_ms(999)
-        query.stream.put(b"news")
-        assert not await asks(1)  # It takes that millisecond, and no more.
-        assert (await query.batch(start))[1] == [b"news"]
-        assert not query.driver.is_rested
-
-    in_query(scenario, shards=3)
+    start = await query.driver.initial()
+    assert await asks(1)
+    begun_ms = query.clock.monotonic_ms()
+    assert not await asks(19)
+    assert query.clock.monotonic_ms() - begun_ms == 19 * 50
+    assert query.driver.is_rested
+    assert query.driver.is_idle
+    assert query.driver.report()["millis_behind_latest"] == 0
+    assert await asks(1, records=7)  # Another question.
+    await query.clock.sleep_ms(1_000)
+    assert await asks(1)  # The shards may be asked again.
+    await query.clock.sleep_ms(999)
+    query.stream.put(b"news")
+    assert not await asks(1)  # It takes that millisecond, and no more.
+    assert (await query.batch(start))[1] == [b"news"]
+    assert not query.driver.is_rested
 
 
 @within(in_query, start="LATEST")
@@ -77,7 +75,8 @@ async def test_an_idle_stream_goes_on_from_where_it_was_pinned_for_days(query, /
     assert data == [b"after"]
 
 
-def test_empty_answers_with_lag_are_followed_until_there_is_something():
+@within(in_query)
+async def test_empty_answers_with_lag_are_followed_until_there_is_something(query, /):
     async def scenario(query):
         query.stream.put(b"far behind")
         left = [40]
@@ -101,11 +100,8 @@ def test_empty_answers_with_lag_are_followed_until_there_is_something():
     def issue_first(stream):
         return lambda: stream._issue(next(iter(stream._iterators.values())))
 
-    async def prepared(query):
-        query.stream.issue_first = issue_first(query.stream)
-        await scenario(query)
-
-    in_query(prepared)
+    query.stream.issue_first = issue_first(query.stream)
+    await scenario(query)
 
 
 @within(in_query)

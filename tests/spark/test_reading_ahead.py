@@ -134,21 +134,18 @@ async def test_what_could_not_be_read_ahead_is_read_when_spark_asks(query, /):
     assert data == list(range(10, 20))
 
 
-def test_what_a_task_finds_gone_is_told_with_what_was_read_ahead(monkeypatch):
+@within(in_query, store=False, limits=BY_TWO_HUNDRED, fail_on_data_loss=False)
+async def test_what_a_task_finds_gone_is_told_with_what_was_read_ahead(query, /, monkeypatch):
     monkeypatch.setattr("shardfleet_spark.plan.driver_reads.CARRIED_BYTES", 0)
-
-    async def scenario(query):
-        await at_the_horizon(query)
-        start = await query.driver.initial()
-        end = await query.driver.latest(start)
-        await query.driver.partitions(
-            start, end
-        )  # Its task is to read again, and gets nothing to go by.
-        await query.clock.sleep_ms(60_000)
-        following = await query.driver.latest(end)
-        assert "of the 200 records" in str(following["stats"]["lost"])
-
-    in_query(scenario, store=False, limits=BY_TWO_HUNDRED, fail_on_data_loss=False)
+    await at_the_horizon(query)
+    start = await query.driver.initial()
+    end = await query.driver.latest(start)
+    await query.driver.partitions(
+        start, end
+    )  # Its task is to read again, and gets nothing to go by.
+    await query.clock.sleep_ms(60_000)
+    following = await query.driver.latest(end)
+    assert "of the 200 records" in str(following["stats"]["lost"])
 
 
 @within(in_query, shards=2, store=False, limits=BY_TEN)

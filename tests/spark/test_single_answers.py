@@ -10,6 +10,7 @@ from shardfleet.domain.refusals import DOUBTED_MS, RefusalKind
 from shardfleet.errors import RightMissing, Unsettled
 from tests.engine.single_answers import KINDS, LANDED, answer
 from tests.spark.test_source_driver import in_query
+from tests.virtual import within
 
 DRIVER = ("incarnation", "list_shards", "shard_iterator", "get_records")
 TASK = ("get_records", "get", "put", "answer")
@@ -65,7 +66,8 @@ def test_one_answer_to_one_call_of_a_query_costs_no_record_and_no_batch(role, ca
 
 
 @pytest.mark.parametrize("call", ["get_records", "list_shards"])
-def test_a_right_that_stays_missing_ends_a_waiting_query_with_its_name(call):
+@within(in_query, shards=2)
+async def test_a_right_that_stays_missing_ends_a_waiting_query_with_its_name(query, /, call):
     """A probe or a listing that is refused is made again, and no batch would ever tell."""
     fault = Fault(call, RefusalKind.DENIED, lasts=True)
 
@@ -74,32 +76,26 @@ def test_a_right_that_stays_missing_ends_a_waiting_query_with_its_name(call):
             await query.driver.latest(start)
             await query.clock.sleep_ms(200)
 
-    async def scenario(query):
-        start = await query.driver.initial()
-        query.stream.fault = fault
-        began_ms = query.clock.monotonic_ms()
-        with pytest.raises(RightMissing, match="AccessDenied"):
-            await wait(query, start)
-        assert query.clock.monotonic_ms() >= began_ms + DOUBTED_MS
-
-    in_query(scenario, shards=2)
+    start = await query.driver.initial()
+    query.stream.fault = fault
+    began_ms = query.clock.monotonic_ms()
+    with pytest.raises(RightMissing, match="AccessDenied"):
+        await wait(query, start)
+    assert query.clock.monotonic_ms() >= began_ms + DOUBTED_MS
 
 
 @pytest.mark.parametrize("call", ["get", "put"])
-def test_a_task_whose_right_stays_missing_names_it(call):
+@within(in_query, retry_attempts=5)
+async def test_a_task_whose_right_stays_missing_names_it(query, /, call):
     fault = Fault(call, RefusalKind.DENIED, lasts=True)
-
-    async def scenario(query):
-        start = await query.driver.initial()
-        query.stream.put(b"1")
-        end = start
-        while end == start:
-            end = await query.driver.latest(start)
-            await query.clock.sleep_ms(200)
-        query.store.fault = fault
-        with pytest.raises(RightMissing) as caught:
-            await query.read(start, end)
-        assert not isinstance(caught.value, Unsettled)
-        assert fault.given > 1
-
-    in_query(scenario, retry_attempts=5)
+    start = await query.driver.initial()
+    query.stream.put(b"1")
+    end = start
+    while end == start:
+        end = await query.driver.latest(start)
+        await query.clock.sleep_ms(200)
+    query.store.fault = fault
+    with pytest.raises(RightMissing) as caught:
+        await query.read(start, end)
+    assert not isinstance(caught.value, Unsettled)
+    assert fault.given > 1

@@ -1,6 +1,5 @@
 """Each shard's documents in order, each deleted after its call, one that fails holds its shard."""
 
-import asyncio
 import json
 
 from msgspec.structs import replace
@@ -10,6 +9,7 @@ from shardfleet.errors import OutcomeUnknown, Throttled
 from shardfleet_ops.operate.given_up import given_up_of
 from shardfleet_ops.operate.redrive import Redriven, redrive
 from tests.engine.operating.test_given_up import document
+from tests.virtual import in_a_loop
 
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 
@@ -52,7 +52,8 @@ class Kept:
             raise error
 
 
-def redriven(kept, answers):
+@in_a_loop
+async def redriven(kept, answers):
     async def handle(event):
         number = event["Records"][0]["kinesis"]["sequenceNumber"]
         kept.story.append(f"handle {number}")
@@ -61,10 +62,7 @@ def redriven(kept, answers):
             raise answer
         return answer
 
-    async def main():
-        return await redrive(await kept.look(), kept=kept, handle=handle, within_s=90)
-
-    return asyncio.run(main())
+    return await redrive(await kept.look(), kept=kept, handle=handle, within_s=90)
 
 
 def test_each_is_deleted_after_it_was_handled_in_order():

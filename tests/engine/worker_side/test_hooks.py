@@ -153,7 +153,8 @@ async def test_a_lost_lease_is_told_and_cannot_be_checkpointed_any_more(world, l
 
 
 @pytest.mark.parametrize("hook", [Hook.STARTED, Hook.ENDED])
-def test_a_hook_that_raises_is_tried_again_and_nothing_is_lost(hook):
+@within(in_life)
+async def test_a_hook_that_raises_is_tried_again_and_nothing_is_lost(world, life, /, hook):
     left = [2]
 
     async def raises(_):
@@ -161,46 +162,43 @@ def test_a_hook_that_raises_is_tried_again_and_nothing_is_lost(hook):
             left[0] -= 1
             raise OSError("not now")
 
-    async def scenario(world, life):
-        life.act[hook] = raises
-        world.put(1, 4)
-        world.stream.split(key(0))
-        await world.turn(turn_ms=30_000)
-        expected = {
-            Hook.STARTED: ["started"] * 3 + ["handle", "ended"],
-            Hook.ENDED: ["started", "handle"] + ["ended"] * 3,
-        }
-        assert life.of() == expected[hook]
-        assert world.numbers == [1, 2, 3, 4]
-        assert world.lease().is_finished
-        failed = world.told(BatchFailed)
-        assert [(f.attempt, f.reason, f.error) for f in failed] == [
-            (n, f"hook {hook}", "OSError: not now") for n in (1, 2)
-        ]
-
-    in_life(scenario)
+    life.act[hook] = raises
+    world.put(1, 4)
+    world.stream.split(key(0))
+    await world.turn(turn_ms=30_000)
+    expected = {
+        Hook.STARTED: ["started"] * 3 + ["handle", "ended"],
+        Hook.ENDED: ["started", "handle"] + ["ended"] * 3,
+    }
+    assert life.of() == expected[hook]
+    assert world.numbers == [1, 2, 3, 4]
+    assert world.lease().is_finished
+    failed = world.told(BatchFailed)
+    assert [(f.attempt, f.reason, f.error) for f in failed] == [
+        (n, f"hook {hook}", "OSError: not now") for n in (1, 2)
+    ]
 
 
 @pytest.mark.parametrize("hook", [Hook.STARTED, Hook.ENDED])
-def test_a_hook_that_goes_on_raising_stops_its_shard_by_policy_and_no_other(hook):
+@within(in_life, shards=2, max_attempts=3)
+async def test_a_hook_that_goes_on_raising_stops_its_shard_by_policy_and_no_other(
+    world, life, /, hook
+):
     async def raises(shard):
         if shard.shard_id == key(0):
             raise OSError("never")
 
-    async def scenario(world, life):
-        life.act[hook] = raises
-        world.put(1, 4)
-        world.put(5, 8, number=1)
-        world.stream.split(key(0))
-        await world.turn(turn_ms=60_000)
-        (stop,) = world.told(ShardStopped)
-        assert (stop.lease_key, stop.error) == (key(0), f"{hook}: OSError: never")
-        assert not world.lease(0).is_finished
-        assert {5, 6, 7, 8} <= set(world.numbers)
-        assert life.of(1) == ["started", "handle", "stopping"]
-        assert len(world.told(BatchFailed)) == 3
-
-    in_life(scenario, shards=2, max_attempts=3)
+    life.act[hook] = raises
+    world.put(1, 4)
+    world.put(5, 8, number=1)
+    world.stream.split(key(0))
+    await world.turn(turn_ms=60_000)
+    (stop,) = world.told(ShardStopped)
+    assert (stop.lease_key, stop.error) == (key(0), f"{hook}: OSError: never")
+    assert not world.lease(0).is_finished
+    assert {5, 6, 7, 8} <= set(world.numbers)
+    assert life.of(1) == ["started", "handle", "stopping"]
+    assert len(world.told(BatchFailed)) == 3
 
 
 @within(in_life, buffers=True, max_attempts=0)
@@ -217,24 +215,22 @@ async def test_ended_that_leaves_records_open_has_failed(world, life, /):
     assert life.files[0] == [1, 2, 3, 4]  # The rest are the children's, and empty.
 
 
-def test_stopping_that_raises_is_told_once_and_what_is_open_comes_again():
+@within(in_life, buffers=True)
+async def test_stopping_that_raises_is_told_once_and_what_is_open_comes_again(world, life, /):
     async def raises(_):
         raise OSError("S3 is away")
 
-    async def scenario(world, life):
-        life.act[Hook.STOPPING] = raises
-        world.put(1, 4)
-        await world.turn(turn_ms=20_000)
-        assert [(f.reason, f.error) for f in world.told(BatchFailed)] == [
-            ("hook stopping", "OSError: S3 is away")
-        ]
-        assert world.lease().checkpoint.is_sentinel
-        life.act.clear()
-        await world.turn(turn_ms=20_000)
-        assert life.files == [[1, 2, 3, 4]]
-        assert world.numbers == [1, 2, 3, 4] * 2
-
-    in_life(scenario, buffers=True)
+    life.act[Hook.STOPPING] = raises
+    world.put(1, 4)
+    await world.turn(turn_ms=20_000)
+    assert [(f.reason, f.error) for f in world.told(BatchFailed)] == [
+        ("hook stopping", "OSError: S3 is away")
+    ]
+    assert world.lease().checkpoint.is_sentinel
+    life.act.clear()
+    await world.turn(turn_ms=20_000)
+    assert life.files == [[1, 2, 3, 4]]
+    assert world.numbers == [1, 2, 3, 4] * 2
 
 
 @within(in_life, buffers=True, handler_timeout_ms=10_000)
@@ -257,24 +253,22 @@ async def test_an_object_whose_stopping_fails_while_its_lease_is_lost_is_told_no
     assert life.of() == ["started", "handle", "stopping"]
 
 
-def test_stopping_that_hangs_ends_the_process_in_time_and_loses_nothing():
+@within(in_life, buffers=True)
+async def test_stopping_that_hangs_ends_the_process_in_time_and_loses_nothing(world, life, /):
     async def hangs(_):
         await asyncio.sleep(3_600)
 
-    async def scenario(world, life):
-        life.act[Hook.STOPPING] = hangs
-        world.put(1, 4)
-        began = world.clock.monotonic_ms()
-        assert await world.turn_that_may_die(turn_ms=20_000) is None
-        assert world.clock.monotonic_ms() - began < 20_000
-        (death,) = world.deaths
-        assert "the handler call of stopping took longer than handler_timeout_ms" in str(death)
-        life.act.clear()
-        world.handler._is_stuck = False
-        await world.turn(turn_ms=20_000)
-        assert life.files == [[1, 2, 3, 4]]
-
-    in_life(scenario, buffers=True)
+    life.act[Hook.STOPPING] = hangs
+    world.put(1, 4)
+    began = world.clock.monotonic_ms()
+    assert await world.turn_that_may_die(turn_ms=20_000) is None
+    assert world.clock.monotonic_ms() - began < 20_000
+    (death,) = world.deaths
+    assert "the handler call of stopping took longer than handler_timeout_ms" in str(death)
+    life.act.clear()
+    world.handler._is_stuck = False
+    await world.turn(turn_ms=20_000)
+    assert life.files == [[1, 2, 3, 4]]
 
 
 class StandingClock(VirtualClock):

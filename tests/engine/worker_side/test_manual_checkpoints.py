@@ -154,23 +154,23 @@ async def test_a_handler_that_does_not_checkpoint_gets_no_more_than_the_bound_an
     assert all(batch.must_flush for batch in empty)
 
 
-def test_while_a_shard_is_idle_a_handler_with_open_records_is_called_to_flush_by_time():
+@within(in_world)
+async def test_while_a_shard_is_idle_a_handler_with_open_records_is_called_to_flush_by_time(
+    world, /
+):
     files, since = [], []
 
-    async def scenario(world):
-        def is_old(_, records):
-            since.append(world.clock.monotonic_ms())
-            return records and since[-1] - since[0] > 5_000
+    def is_old(_, records):
+        since.append(world.clock.monotonic_ms())
+        return records and since[-1] - since[0] > 5_000
 
-        world.handler._script = buffering(files, when=is_old)
-        world.put(1, 3)
-        await world.turn(turn_ms=30_000)
-        assert files == [[1, 2, 3]]
-        assert str(world.lease().checkpoint) == number_of(world, 3)
-        # With nothing open there is nothing to call it for.
-        assert since[-1] < 10_000
-
-    in_world(scenario)
+    world.handler._script = buffering(files, when=is_old)
+    world.put(1, 3)
+    await world.turn(turn_ms=30_000)
+    assert files == [[1, 2, 3]]
+    assert str(world.lease().checkpoint) == number_of(world, 3)
+    # With nothing open there is nothing to call it for.
+    assert since[-1] < 10_000
 
 
 def test_a_failing_call_without_records_loses_nothing_and_is_made_again():
