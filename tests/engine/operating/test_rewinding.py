@@ -311,6 +311,25 @@ async def test_a_lag_that_nobody_tells_is_not_the_end_of_a_count():
     assert (plan.rows[0].records, plan.rows[0].complete) == (21, True)
 
 
+@pytest.mark.parametrize(
+    "target", [since(0), ExtendedSequenceNumber("1")], ids=["instant", "record"]
+)
+@virtual
+async def test_where_all_pages_that_are_looked_at_are_empty_that_is_said_and_nothing_is_moved(
+    target,
+):
+    """K20: empty pages before the first record are normal, and prove nothing."""
+    world = a_world()
+    world.put(0, 20)
+    await world.turn(turn_ms=100_000)
+    stands = world.lease().checkpoint
+    saying_nothing_at_first(world.stream, 3)
+    at_work = rewinder(world, pages_most=2)
+    (row,) = (await at_work.preview([key(0)], RewindTarget(target), with_children=False)).rows
+    assert (row.state, world.lease().checkpoint) == (RewindState.LEFT, stands)
+    assert row.why == "2 pages from there had no record: look further (--pages)"
+
+
 @virtual
 async def test_a_count_that_is_too_long_says_so_and_the_rewind_is_whole():
     world = a_world()

@@ -59,7 +59,9 @@ from shardfleet_ops.positions.rewinds import (
 
 # Of a read, and the pause before an answer that did not come is looked for.
 _TRIES_MOST, _PAUSE_MS = 10, 1_000
-# A rewind never skips: who goes forward passes over what others than the one ahead have not done.
+_THERE = "it stands there, or before that, already"
+# Lanes and windows may be further than the checkpoint: what lies in between is not all done, and
+# who set the lease forward would pass it over.
 _STAYS = (
     "not all before that was done, so it stays where it stands; what was done beyond comes again"
 )
@@ -342,11 +344,12 @@ class Rewinder:
                 row = replace(row, why=_STAYS)
                 count = await self._count_all(lease, stands)
             elif not count.is_before:
-                return replace(row, why="it stands there, or before that, already")
+                return replace(row, why=self._unseen(count) or _THERE)
         except ShardGone:
             return replace(row, state=RewindState.GONE, why="its shard has left the stream")
         if not count.records and not lease.is_finished and not lease.checkpoint.is_sentinel:
-            return replace(row, why="no record that was handled lies after that")
+            none = "no record that was handled lies after that"
+            return replace(row, why=self._unseen(count) or none)
         return replace(
             row,
             state=RewindState.SET_BACK,
@@ -360,6 +363,12 @@ class Rewinder:
             first_arrived_ms=count.first_ms,
             last_arrived_ms=count.last_ms,
         )
+
+    def _unseen(self, count: _Count) -> str:
+        """Return that too few pages were looked at to tell, "" where they were enough."""
+        if count.complete or count.records:
+            return ""
+        return f"{self._pages_most} pages from there had no record: look further (--pages)"
 
     async def _count_all(self, lease: Lease, stands: ExtendedSequenceNumber) -> _Count:
         """Count what was done beyond the checkpoint, all of it: the lease stays there."""
@@ -396,7 +405,7 @@ class Rewinder:
             if not pages_left:
                 count.complete = False
                 break
-        if first is None and done is not None:
+        if first is None and done is not None and count.complete:
             await _exactly(expander, (), target)
         count.is_before = target.is_before(stands, count.to, first)
         return count
