@@ -60,6 +60,25 @@ def test_every_command_of_a_page_exists_with_its_options(page, line):
     assert used <= known | {"--help", "--version"}, f"docs/{page}: {line}"
 
 
+def leaves(command, path="shardfleet"):
+    """Yield each command that does something, by all its words."""
+    parts = getattr(command, "commands", None)
+    if parts is None:
+        yield path
+    for name, part in (parts or {}).items():
+        yield from leaves(part, f"{path} {name}")
+
+
+def test_every_command_is_named_on_a_page():
+    pages = [DOCS.parent / "README.md", *DOCS.glob("*.md")]
+    text = " ".join(page.read_text("utf-8") for page in pages)
+    found = list(leaves(get_command(app)))
+    assert len(found) > 20
+    # In the checkout some are run by make, with what they need installed before.
+    ways = {each: rf"({each}|{each.replace('shardfleet', 'make')})\b" for each in found}
+    assert [each for each, way in ways.items() if not re.search(way, text)] == []
+
+
 def shape(command):
     """Return the JSON object that follows the mention of a command."""
     after = CLI[CLI.index(f"`{command} --json`") :]
