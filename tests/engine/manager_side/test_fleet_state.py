@@ -228,7 +228,7 @@ async def test_notes_and_stops_are_read_back_as_written():
     await state.write_note(note)
     await state.write_note(note)
     await state.write_stop(stop)
-    assert await state.note("k") == note
+    assert await state.note("k") == (note, 2)
     assert list(await state.stops()) == [stop]
     assert await state.resume("k")
     assert not await state.resume("k")

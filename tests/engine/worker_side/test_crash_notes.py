@@ -3,18 +3,22 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.calls import CallKind
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
+from shardfleet.engine.ownership.lease import HeldLease, Instant
 from shardfleet.engine.shard.crash_notes import CrashNotes, NotedCall
+from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.kinds import CrashNote
 from shardfleet.events.delivery import CrashCharged, RecordSkipped
 from shardfleet.events.worker import TurnBegun
 from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory import MemoryEvents, MemoryStateStore
 from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
-from tests.engine.worker_side.worker_kit import ME, World, a_config, at, key
+from tests.engine.worker_side.worker_kit import ME, World, a_config, a_lease, at, key
 from tests.virtual import virtual
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
@@ -210,31 +214,31 @@ async def test_the_charged_shard_goes_first():
 @virtual
 async def test_a_death_over_records_that_were_done_all_the_same_is_not_charged_to_later_ones():
     """Found by the simulation: after one call a record counted as the cause of three deaths."""
-    clock = VirtualClock()
-    state = FleetState(MemoryStateStore(), clock)
+    store = MemoryStateStore()
 
     async def suspicious_turn():
+        state = await notes_of(store, ME, 1)
         notes = CrashNotes(state, suspicious=True, config=a_config(), events=MemoryEvents())
-        await notes.charge("k", done=AT_TRIM_HORIZON)
+        await notes.charge(key(0), done=AT_TRIM_HORIZON)
         return notes
 
     def a_call(*records):
         return NotedCall.of(CallKind.RECORDS, records, done=AT_TRIM_HORIZON)
 
-    await (await suspicious_turn()).begin("k", a_call(at(5), at(6)))
+    await (await suspicious_turn()).begin(key(0), a_call(at(5), at(6)))
     notes = await suspicious_turn()
-    assert notes.is_charged("k")
-    assert notes.attempts("k").fitting([at(5), at(6), at(7)]) == 1
-    await notes.begin("k", a_call(at(5)))
-    assert (await state.note("k")).crashes == 1
+    assert notes.is_charged(key(0))
+    assert notes.attempts(key(0)).fitting([at(5), at(6), at(7)]) == 1
+    await notes.begin(key(0), a_call(at(5)))
+    assert (await (await notes_of(store, ME, 1)).note(key(0))).crashes == 1
 
-    await (await suspicious_turn()).begin("k", a_call(at(5), at(6)))
+    await (await suspicious_turn()).begin(key(0), a_call(at(5), at(6)))
     notes = await suspicious_turn()
     # What the dead process had done was checkpointed.
-    assert notes.attempts("k").fitting([at(7), at(8)]) == 2
-    assert not notes.is_charged("k")
-    await notes.begin("k", a_call(at(7), at(8)))
-    assert (await state.note("k")).crashes == 0
+    assert notes.attempts(key(0)).fitting([at(7), at(8)]) == 2
+    assert not notes.is_charged(key(0))
+    await notes.begin(key(0), a_call(at(7), at(8)))
+    assert (await (await notes_of(store, ME, 1)).note(key(0))).crashes == 0
 
 
 @virtual
@@ -257,3 +261,76 @@ async def _producing(world, count):
     for n in range(count):
         world.put(n, number=n % 3)
         await world.clock.sleep_ms(200)
+
+
+class Freezes(MemoryStateStore):
+    """A store before which one caller is frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen_at, self.stands, self.thaws = "", asyncio.Event(), asyncio.Event()
+
+    async def read(self, kind, *name):
+        await self._stand("read", kind)
+        return await super().read(kind, *name)
+
+    async def write(self, kind, *given, **version):
+        await self._stand("write", kind)
+        return await super().write(kind, *given, **version)
+
+    async def _stand(self, call, kind):
+        if (call, kind) == (self.frozen_at, "note"):
+            self.frozen_at = ""
+            self.stands.set()
+            await self.thaws.wait()
+
+
+def a_hold(owner, counter):
+    """Return the lease of the first shard as its owner holds it, one switch after another."""
+    lease = replace(a_lease(0), lease_owner=owner, lease_counter=counter)
+    return HeldLease(replace(lease, owner_switches_since_checkpoint=counter), Instant(0, 0))
+
+
+async def notes_of(store, owner, counter):
+    notes = LeaseNotes(FleetState(store, VirtualClock()), owner)
+    await notes.begin(a_hold(owner, counter))
+    return notes
+
+
+def a_note(crashes):
+    return CrashNote(
+        lease_key=key(0), first="1:0", last="2:0", count=2, crashes=crashes, is_open=True
+    )
+
+
+@pytest.mark.parametrize("has_noted", [False, True])
+@pytest.mark.parametrize("frozen_at", ["read", "write"])
+@virtual
+async def test_who_thaws_does_not_overwrite_the_next_owners_note(frozen_at, has_noted):
+    """Found by the simulation: two deaths were forgotten by a former owner's older note."""
+    store = Freezes()
+    former, later = await notes_of(store, "former", 1), await notes_of(store, "later", 2)
+    await former.note(key(0))
+    if has_noted:
+        await former.write_note(a_note(crashes=0))
+    store.frozen_at = frozen_at
+    writing = asyncio.create_task(former.write_note(a_note(crashes=1)))
+    await store.stands.wait()
+    await later.note(key(0))
+    await later.write_note(a_note(crashes=2))
+    store.thaws.set()
+    await writing
+    assert await later.note(key(0)) == a_note(crashes=2)
+    await later.write_note(a_note(crashes=3))
+    assert await later.note(key(0)) == a_note(crashes=3)
+
+
+@virtual
+async def test_who_is_given_a_lease_back_notes_again():
+    store = MemoryStateStore()
+    first, other = await notes_of(store, "first", 1), await notes_of(store, "other", 2)
+    await first.write_note(a_note(crashes=1))
+    await other.write_note(a_note(crashes=2))
+    await first.begin(a_hold("first", 3))
+    await first.write_note(a_note(crashes=3))
+    assert await first.note(key(0)) == a_note(crashes=3)

@@ -135,6 +135,8 @@ class LeaseNotes:
         self._worker_id = worker_id
         self._held: dict[str, HeldLease] = {}
         self._generations: dict[str, Generation] = {}
+        # Versions of the crash notes as they were read or written last.
+        self._noted: dict[str, int] = {}
 
     async def begin(self, held: HeldLease) -> None:
         """
@@ -146,6 +148,7 @@ class LeaseNotes:
         """
         self._generations[held.lease_key] = await generation_of(self._state.store, held.lease_key)
         self._held[held.lease_key] = held
+        self._noted.pop(held.lease_key, None)
 
     def generation(self, lease_key: str) -> Generation:
         """Return the generation of a lease that was begun."""
@@ -160,7 +163,7 @@ class LeaseNotes:
 
     async def note(self, lease_key: str) -> CrashNote | None:
         """Read the crash note of a lease; None where the checkpoint lies before what it is of."""
-        found = await self._state.note(lease_key)
+        found, self._noted[lease_key] = await self._state.note(lease_key)
         if found is None or found.stamp is None:
             return None
         held, number = self._held[lease_key], self._generations[lease_key].number
@@ -171,12 +174,16 @@ class LeaseNotes:
         return None if stands < read_position(stamp.stood) else replace(found, stamp=None)
 
     async def write_note(self, note: CrashNote) -> None:
-        """Write the crash note of a lease that is held."""
-        await self._state.write_note(self._stamped(note))
+        """Write the crash note of a lease that is held; a later owner's stays."""
+        key = note.lease_key
+        known = self._noted.get(key)
+        written = await self._state.write_note(self._stamped(note), known=known)
+        if written is not None:
+            self._noted[key] = written
 
     async def close_note(self, note: CrashNote) -> None:
         """Close a crash note of this worker that is still as it was written, whenever it was."""
-        found = await self._state.note(note.lease_key)
+        found, _ = await self._state.note(note.lease_key)
         if found is None or found.stamp is None or found.stamp.owner != self._worker_id:
             return
         if replace(found, stamp=None) == note:

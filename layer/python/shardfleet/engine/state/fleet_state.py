@@ -234,14 +234,36 @@ class FleetState:
 
     # --- crash notes, what else is beside checkpoints, stops
 
-    async def note(self, lease_key: str) -> CrashNote | None:
-        """Read the crash note of a lease; of one that cannot be read nobody is charged."""
-        found = await self._store.get(NOTE, lease_key)
-        return None if found is None else found.body
+    async def note(self, lease_key: str) -> tuple[CrashNote | None, int]:
+        """
+        Read the crash note of a lease, and its version, 0 where there is none.
 
-    async def write_note(self, note: CrashNote) -> None:
-        """Write the crash note of a lease that the caller owns."""
-        await self.write_beside(NOTE, note)
+        Of one that cannot be read nobody is charged.
+        """
+        found = await self._store.get(NOTE, lease_key)
+        return (None, 0) if found is None else (found.body, found.version)
+
+    async def write_note(self, note: CrashNote, *, known: int | None = None) -> int | None:
+        """
+        Write the crash note of a lease that the caller owns.
+
+        Args:
+            note: with the stamp of the owner.
+            known: the version that the caller has read or written. What another owner has written
+                since then stays: the caller was frozen, and owns the lease no more.
+
+        Returns:
+            The version that it has now; None: another owner's note stays.
+
+        """
+
+        def is_of_a_later_owner(document: Document) -> bool:
+            found = self._store.typed(NOTE, document).body
+            owners = [each.stamp and each.stamp.owner for each in (found, note) if each]
+            return known is not None and document.version > known and len(set(owners)) > 1
+
+        body = _body(note)
+        return await self._overwrite(NOTE, body.pop("lease_key"), body, unless=is_of_a_later_owner)
 
     async def close_note(self, note: CrashNote) -> None:
         """
@@ -455,20 +477,35 @@ class FleetState:
             return None
         return document.body
 
-    async def _overwrite(self, kind: str, name: str, body: Mapping[str, Any]) -> None:
-        """Write whatever is there; only for documents whose writer is fenced elsewhere."""
+    async def _overwrite(
+        self,
+        kind: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        unless: Callable[[Document], bool] = lambda _: False,
+    ) -> int | None:
+        """
+        Write whatever is there; only for documents whose writer is fenced elsewhere.
+
+        Returns:
+            The version that it has now; None: what is there is to stay, says `unless`.
+
+        """
         current = await self._store.read(kind, name)
         for _ in range(_CAS_ROUNDS_MOST):
+            if current and unless(current):
+                return None
             version = current.version if current else None
             try:
                 result = await self._store.write(kind, name, body, expected_version=version)
             except OutcomeUnknown:
                 current = await self._store.read(kind, name)
                 if current is not None and current.body == body:
-                    return
+                    return current.version
                 continue
             if isinstance(result, Written):
-                return
+                return result.document.version
             current = result.current
         raise ProtocolError(
             f"{kind} {name}: not written in {_CAS_ROUNDS_MOST} rounds of compare-and-set"
