@@ -36,6 +36,8 @@ FIGURES = {
     "docs/performance.md": {
         "idle_worker": "`worker_handler`, 64 idle shards",
         "manager_turn": "`manager_handler`, a turn of them",
+        "first_record_local": "`shardfleet local run`, to the first record",
+        "first_batch_in_spark": "a query of a fresh checkpoint, warm JVM, to its first batch",
         "spark_source_1k": "a streaming query, 1 KiB a row",
         "spark_source_10k": "the same, 10 KiB",
         "spark_micro_batch": "the same, 1, 10, 100, 1,000 shards with a record each",
@@ -45,6 +47,8 @@ FIGURES = {
 _SHORT = {
     "idle_worker": r"[\d.]+ CPU seconds per idle shard-hour",
     "manager_turn": r"[\d.]+ s(?= \()",
+    "first_record_local": r"^[\d.]+ s",
+    "first_batch_in_spark": r"^[\d.]+ s|naive tuples [\d.]+ s",
     "spark_source_1k": r"[\d.]+ x Parquet(?=,)",
     "spark_source_10k": r"[\d.]+ x Parquet(?=,)|peak [\d,]+ MiB a worker, [\d,]+ MiB the planner",
     "spark_micro_batch": r"[\d.]+, [\d.]+, [\d.]+, [\d.]+ x Parquet",

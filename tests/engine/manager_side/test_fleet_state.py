@@ -16,7 +16,7 @@ from shardfleet.domain.slots.slot import Slot, SlotState, ask_to_drain
 from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.engine.ports import Document
 from shardfleet.engine.state.fleet_state import FleetState, slot_body
-from shardfleet.engine.state.kinds import WINDOW, CrashNote
+from shardfleet.engine.state.kinds import NOTE, WINDOW, CrashNote
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.errors import OutcomeUnknown, StaleEpoch, StreamReplaced, Throttled
 from shardfleet_testkit.clock import VirtualClock
@@ -225,10 +225,10 @@ async def test_notes_and_stops_are_read_back_as_written():
     stop = StopNote(
         lease_key="k", position="12:3", error="ValueError", attempts=5, worker_id="w", at_ms=1
     )
-    await state.write_note(note)
-    await state.write_note(note)
+    await state.write_beside(NOTE, note)
+    await state.write_beside(NOTE, note)
     await state.write_stop(stop)
-    assert await state.note("k") == (note, 2)
+    assert await state.beside(NOTE, "k") == (note, 2)
     assert list(await state.stops()) == [stop]
     assert await state.resume("k")
     assert not await state.resume("k")

@@ -38,7 +38,7 @@ from shardfleet.engine.ports import Document
 from shardfleet.engine.state.beside import KnownTip, LeaseNotes, raise_generation
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
-from shardfleet.engine.state.kinds import KINDS, LANES, SUSPECTS, WINDOW, CrashNote, kind_of
+from shardfleet.engine.state.kinds import KINDS, LANES, NOTE, SUSPECTS, WINDOW, CrashNote, kind_of
 from shardfleet.engine.state.ledger import Ledger
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.rows import write_rows
@@ -122,7 +122,7 @@ async def _write_workers(state, store):
     crash = CrashNote(
         lease_key=KEY, first="7:0", last="9:2", count=3, crashes=1, is_open=True, stamp=STAMP
     )
-    await state.write_note(crash)
+    await state.write_beside(NOTE, crash)
     stop = StopNote(
         lease_key=KEY,
         position="7:0",

@@ -35,10 +35,10 @@ from msgspec.structs import replace
 from shardfleet.domain.delivery.progress import read_position
 from shardfleet.domain.leases.stamps import Generation, Stamp
 from shardfleet.engine.ownership.lease import HeldLease
-from shardfleet.engine.ports import StateStore, Written
+from shardfleet.engine.ports import Document, StateStore, Written
 from shardfleet.engine.state.documents import DocumentKind, Documents, FoundDocument, read_as
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.engine.state.kinds import GENERATION, TIP, CrashNote, SetBack, TipMark
+from shardfleet.engine.state.kinds import GENERATION, NOTE, TIP, CrashNote, SetBack, TipMark
 from shardfleet.errors import OutcomeUnknown, ProtocolError
 
 _ROUNDS_MOST = 20  # Two people at most set back one lease at a time; more rounds mean a bug.
@@ -163,7 +163,10 @@ class LeaseNotes:
 
     async def note(self, lease_key: str) -> CrashNote | None:
         """Read the crash note of a lease; None where the checkpoint lies before what it is of."""
-        found, self._noted[lease_key] = await self._state.note(lease_key)
+        document = await self._state.store.get(NOTE, lease_key)
+        self._noted[lease_key] = 0 if document is None else document.version
+        # Of a note that cannot be read nobody is charged.
+        found = None if document is None else document.body
         if found is None or found.stamp is None:
             return None
         held, number = self._held[lease_key], self._generations[lease_key].number
@@ -174,20 +177,37 @@ class LeaseNotes:
         return None if stands < read_position(stamp.stood) else replace(found, stamp=None)
 
     async def write_note(self, note: CrashNote) -> None:
-        """Write the crash note of a lease that is held; a later owner's stays."""
+        """
+        Write the crash note of a lease that is held.
+
+        What another owner has written since this one read or wrote it stays: who finds that was
+        frozen, and holds the lease no more.
+        """
         key = note.lease_key
         known = self._noted.get(key)
-        written = await self._state.write_note(self._stamped(note), known=known)
-        if written is not None:
-            self._noted[key] = written
+
+        def is_a_later_owners(document: Document) -> bool:
+            found = read_as(NOTE, document).body
+            stamp = None if found is None else found.stamp
+            is_anothers = stamp is None or stamp.owner != self._worker_id
+            return is_anothers and known is not None and document.version > known
+
+        body = msgspec.to_builtins(self._stamped(note))
+        name = body.pop("lease_key")
+        version = await self._state.overwrite(NOTE, name, body, unless=is_a_later_owners)
+        if version is not None:
+            self._noted[key] = version
 
     async def close_note(self, note: CrashNote) -> None:
         """Close a crash note of this worker that is still as it was written, whenever it was."""
-        found, _ = await self._state.note(note.lease_key)
-        if found is None or found.stamp is None or found.stamp.owner != self._worker_id:
+        found = await self._state.store.get(NOTE, note.lease_key)
+        if found is None or found.body is None or found.body.stamp is None:
             return
-        if replace(found, stamp=None) == note:
-            await self._state.close_note(found)
+        is_its_own = found.body.stamp.owner == self._worker_id
+        if is_its_own and replace(found.body, stamp=None) == note:
+            body = {**msgspec.to_builtins(found.body), "is_open": False}
+            name = body.pop("lease_key")
+            await self._state.store.write(NOTE, name, body, expected_version=found.version)
 
     async def recall(self, kind: DocumentKind[T], lease_key: str) -> tuple[T | None, int | None]:
         """

@@ -31,7 +31,6 @@ from shardfleet.engine.state.kinds import (
     HANDOVERS,
     LOADS,
     LOCK,
-    NOTE,
     PACE,
     PIN,
     PLAN,
@@ -40,7 +39,6 @@ from shardfleet.engine.state.kinds import (
     SLOT,
     STOP,
     STREAM,
-    CrashNote,
     loads_body,
     rows_of_loads,
 )
@@ -232,50 +230,7 @@ class FleetState:
             expected = None if current is None else current.version
         raise ProtocolError(f"pin of {lease_key}: not written in {_CAS_ROUNDS_MOST} rounds")
 
-    # --- crash notes, what else is beside checkpoints, stops
-
-    async def note(self, lease_key: str) -> tuple[CrashNote | None, int]:
-        """
-        Read the crash note of a lease, and its version, 0 where there is none.
-
-        Of one that cannot be read nobody is charged.
-        """
-        found = await self._store.get(NOTE, lease_key)
-        return (None, 0) if found is None else (found.body, found.version)
-
-    async def write_note(self, note: CrashNote, *, known: int | None = None) -> int | None:
-        """
-        Write the crash note of a lease that the caller owns.
-
-        Args:
-            note: with the stamp of the owner.
-            known: the version that the caller has read or written. What another owner has written
-                since then stays: the caller was frozen, and owns the lease no more.
-
-        Returns:
-            The version that it has now; None: another owner's note stays.
-
-        """
-
-        def is_of_a_later_owner(document: Document) -> bool:
-            found = self._store.typed(NOTE, document).body
-            owners = [each.stamp and each.stamp.owner for each in (found, note) if each]
-            return known is not None and document.version > known and len(set(owners)) > 1
-
-        body = _body(note)
-        return await self._overwrite(NOTE, body.pop("lease_key"), body, unless=is_of_a_later_owner)
-
-    async def close_note(self, note: CrashNote) -> None:
-        """
-        Close a crash note that is still as it was written.
-
-        What another owner of the lease has written since is that one's.
-        """
-        found = await self._store.get(NOTE, note.lease_key)
-        if found is not None and found.body == note:
-            body = {**_body(note), "is_open": False}
-            name = body.pop("lease_key")
-            await self._store.write(NOTE, name, body, expected_version=found.version)
+    # --- what is beside checkpoints, stops
 
     async def beside(self, kind: DocumentKind[T], lease_key: str) -> tuple[T | None, int | None]:
         """
@@ -295,7 +250,7 @@ class FleetState:
     async def write_beside(self, kind: DocumentKind[T], note: T) -> None:
         """Note something beside the checkpoint of a shard that the caller owns."""
         body = _body(note)
-        await self._overwrite(kind, body.pop("lease_key"), body)
+        await self.overwrite(kind, body.pop("lease_key"), body)
 
     async def replace_beside(
         self, kind: DocumentKind[T], note: T, version: int | None
@@ -435,7 +390,7 @@ class FleetState:
 
     async def write_plan(self, plan: Mapping[str, Any]) -> None:
         """Keep the last plan with its reasons, for ``explain``."""
-        await self._overwrite(PLAN, LAST, plan)
+        await self.overwrite(PLAN, LAST, plan)
 
     async def handovers(self) -> dict[str, Handover]:
         """Read which handovers were pending (manager only)."""
@@ -477,7 +432,7 @@ class FleetState:
             return None
         return document.body
 
-    async def _overwrite(
+    async def overwrite(
         self,
         kind: str,
         name: str,
