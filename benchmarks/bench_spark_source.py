@@ -20,9 +20,6 @@ of a query and the last one do not count, so what starting and ending it takes i
 batch takes is in. Wall time depends on who else uses the machine. Memory is the highest resident
 size of each process; the Java heap is limited to 1 GiB.
 
-awslabs' spark-sql-kinesis-connector would be one more candidate: Maven Central is asked for it each
-time (`connector_lookup.py`).
-
     python benchmarks/bench_spark_source.py [--only spark_source_1k] [--folder DIR]
 """
 
@@ -37,13 +34,12 @@ from pathlib import Path
 from typing import Any
 
 import charts
-import connector_lookup
 import side_by_side
 import spark_bench
 from naive_source import COLUMNS, SCHEMA, NaiveDataSource
 from prebuilt_source import PrebuiltDataSource, write_rows
 from pyspark.sql import DataFrame, SparkSession
-from side_by_side import Figures, Skipped
+from side_by_side import Figures
 from spark_bench import Cost, Kinesis, Load, Meter
 
 SHARDS, ROUNDS = 64, 5
@@ -282,7 +278,7 @@ def plot(found: Sequence[Figures]) -> str:
     )
 
 
-def figures(names: Sequence[str] = tuple(LOADS)) -> Iterator[Figures | Skipped]:
+def figures(names: Sequence[str] = tuple(LOADS)) -> Iterator[Figures]:
     """Measure some loads; draw the picture if that is all."""
     with Kinesis(quotas=False) as kinesis:
         spark = spark_bench.session()
@@ -293,10 +289,8 @@ def figures(names: Sequence[str] = tuple(LOADS)) -> Iterator[Figures | Skipped]:
             found.append(measure(spark, kinesis, meter, name=name))
             yield found[-1]
         spark.stop()
-    if len(found) < len(LOADS):
-        return
-    PLOT.write_text(plot(found), encoding="utf-8")
-    yield from connector_lookup.contests()
+    if len(found) == len(LOADS):
+        PLOT.write_text(plot(found), encoding="utf-8")
 
 
 if __name__ == "__main__":
