@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from shardfleet.config import OneOf, options
 from tests.test_tidy import PYTHON, ROOT, expect_none, imports_of
 
 FLOORS = tomllib.loads((ROOT / "tests/rooms.toml").read_text("utf-8"))
@@ -39,6 +40,8 @@ SURFACES = {
     "shardfleet_testkit",
 }
 TEST_KIT = "shardfleet_testkit"
+# Spark's source has options of its own, and the test kit draws a fleet's.
+NO_FLEET = (TEST_KIT, "shardfleet_spark")
 # A word in a name -> the way of delivering that it is of. A record may be plain in another sense,
 # so that way is named by its module alone.
 WAYS = {
@@ -231,6 +234,26 @@ def mixed_ways(trees):
             yield f"{path}: it names {' and '.join(sorted(ways))}; ask the shard's Progress"
 
 
+def switched_options(trees):
+    """Complain of product code that compares an option of a fleet with one of its words."""
+    words = {each.name: each.allowed.words for each in options() if isinstance(each.allowed, OneOf)}
+    for path, tree in trees.items():
+        if not dotted(path) or dotted(path).startswith(NO_FLEET):
+            continue
+        for node in ast.walk(tree):
+            parts = [node.left, *node.comparators] if isinstance(node, ast.Compare) else ()
+            if isinstance(node, ast.Match):
+                parts = (node.subject, *(case.pattern for case in node.cases))
+            named = {word for part in parts for word in words.get(getattr(part, "attr", ""), ())}
+            texts = {each.value for part in parts for each in ast.walk(part) if is_text(each)}
+            if named & texts:
+                yield f"{path}:{node.lineno}: a switch on an option; make it a table of the words"
+
+
+def is_text(node):
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
 @functools.cache  # In whichever process needs it: each of `make test` imports this file.
 def all_trees():
     """Return the syntax tree of each file of ours by its path; the collector lets them alone."""
@@ -264,6 +287,10 @@ def test_a_large_room_says_why_it_is_one_idea():
 
 def test_no_module_of_the_engine_names_two_ways_of_delivering():
     expect_none(mixed_ways(all_trees()))
+
+
+def test_no_product_code_switches_on_the_word_of_an_option():
+    expect_none(switched_options(all_trees()))
 
 
 def test_floors_with_folders_have_their_rooms_listed():
@@ -386,6 +413,23 @@ def test_a_module_that_names_two_ways_of_delivering_is_seen(source):
 
     assert len(list(mixed_ways({path: ast.parse(source)}))) == 1
     assert not list(mixed_ways({path.replace("engine", "runtime"): ast.parse(source)}))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "is_manual = config.checkpoint == 'manual'",
+        "WAYS = [lambda config: 'manual' != config.checkpoint]",
+        "if self._config.on_exhausted in ('sqs', 's3'):\n    pass",
+        "match config.assignment:\n    case 'greedy':\n        pass",
+    ],
+)
+def test_a_switch_on_the_word_of_an_option_is_seen(source):
+    path = "layer/python/shardfleet/runtime/delivering.py"
+
+    assert len(list(switched_options({path: ast.parse(source)}))) == 1
+    assert not list(switched_options({"tests/runtime/test_a.py": ast.parse(source)}))
+    assert not list(switched_options({path: ast.parse("lease.checkpoint == 'SHARD_END'")}))
 
 
 def test_a_crowded_room_is_seen_unless_it_says_why():

@@ -8,6 +8,7 @@ import pytest
 
 from shardfleet.adapters.invoked_function import FunctionAnswer
 from shardfleet.domain.delivery.hooks import Hook
+from shardfleet.domain.delivery.ways import PLAIN, WAYS
 from shardfleet.engine.retry import Patience
 from shardfleet.errors import ConfigurationError, HandlerTimedOut, Throttled
 from shardfleet.runtime.handler_call import kinesis_event
@@ -19,13 +20,12 @@ from tests.adapters.test_dead_letters import SOURCE, STREAM, failed
 from tests.virtual import virtual
 
 RECORDS = failed(b"\x00one", b"two", b"three").records
+_, MANUAL, WINDOWS = WAYS
 EVENT = json.loads(json.dumps(kinesis_event(RECORDS, SOURCE)))
 
 
 @virtual
-async def run_through(
-    script=None, *, hooks=None, is_manual=False, has_windows=False, load_error=""
-):
+async def run_through(script=None, *, hooks=None, way=PLAIN, load_error=""):
     """Return the result and the handler."""
     clock = VirtualClock()
     handler = MemoryHandler(clock, script, load_error=load_error)
@@ -33,8 +33,7 @@ async def run_through(
     work = Redrive(
         records_of(EVENT),
         stream_arn=STREAM,
-        is_manual=is_manual,
-        has_windows=has_windows,
+        way=way,
         timeout_ms=5_000,
         clock=clock,
     )
@@ -46,7 +45,7 @@ def test_the_records_of_an_event_are_the_ones_that_the_handler_had():
 
 
 def test_with_windows_nothing_is_handed_over_and_it_says_why():
-    ran = run_through(has_windows=True)
+    ran = run_through(way=WINDOWS)
 
     assert ran.result.done_count == 0
     assert "the window of these records is over" in ran.result.error
@@ -131,7 +130,7 @@ def test_with_manual_checkpoints_they_are_done_when_they_are_checkpointed(checkp
         if checkpointed == "in the call" or (not batch and checkpointed == "in the last one"):
             batch.checkpoint()
 
-    ran = run_through(script, is_manual=True)
+    ran = run_through(script, way=MANUAL)
     assert len(ran.handler.calls) == (1 if checkpointed == "in the call" else 2)
     if checkpointed == "never":
         assert ran.result.done_count == 0
@@ -145,7 +144,7 @@ def test_a_class_with_manual_checkpoints_may_flush_when_it_is_told_to_stop():
         if hook is Hook.STOPPING:
             shard.checkpoint()
 
-    ran = run_through(hooks=hooks, is_manual=True)
+    ran = run_through(hooks=hooks, way=MANUAL)
     assert (ran.result.done_count, ran.result.error) == (3, None)
 
 

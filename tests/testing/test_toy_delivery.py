@@ -4,8 +4,9 @@ from functools import partial
 
 import pytest
 
+from shardfleet.domain.delivery.ways import PLAIN, WAYS
 from shardfleet.domain.stream.sequence import AT_SHARD_END
-from shardfleet.runtime.delivering import WAYS
+from shardfleet.runtime.delivering import PROGRESS
 from tests.engine.worker_side.worker_kit import World, key
 from tests.testing.toy_delivery import ToyProgress
 from tests.virtual import virtual
@@ -18,8 +19,7 @@ RECORDS = [(f"k{n % KEYS}", str(1 + n // KEYS)) for n in range(KEYS * EACH)]
 def asked(monkeypatch):
     """Register the toy, for every fleet; return whose way was asked for."""
     fleets = []
-    row = (lambda config: fleets.append(config) or True, lambda: ToyProgress)
-    monkeypatch.setattr("shardfleet.runtime.delivering.WAYS", [row, *WAYS])
+    monkeypatch.setitem(PROGRESS, "", lambda: fleets.append("") or ToyProgress)
     return fleets
 
 
@@ -62,3 +62,7 @@ def test_simulated_fleets_lose_nothing(fleet, sink, seed, asked):
 
     assert asked
     assert run.ended_hard
+
+
+def test_each_way_that_an_option_chooses_has_what_carries_it_out():
+    assert PROGRESS.keys() == {way.option for way in (PLAIN, *WAYS)}

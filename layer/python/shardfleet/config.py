@@ -12,6 +12,7 @@ configuration.
 
 from collections.abc import Collection, Mapping
 from functools import cache
+from itertools import combinations
 from typing import Annotated, Any, Self, get_args
 
 from msgspec import NODEFAULT, Struct
@@ -20,6 +21,7 @@ from msgspec.structs import FieldInfo, fields
 from shardfleet.domain.delivery.attempts import RETRIES
 from shardfleet.domain.delivery.filters import RecordFilter
 from shardfleet.domain.delivery.policies import POLICIES, PolicyTerms
+from shardfleet.domain.delivery.ways import PLAIN, WAYS, Way
 from shardfleet.domain.instants import instant_fault
 from shardfleet.errors import ConfigurationError
 
@@ -31,6 +33,12 @@ KEPT_MOST_MS = 3 * MANAGER_EVERY_MS
 LANES_BYTES_MOST = 10 * 1024 * 1024  # As much again as the page that is read meanwhile.
 # From a look that finds a record to its handler: a slot is started, and its function is cold.
 WAKING_MS = 5_000
+# What words of options mean, by what is read of them.
+CONTRACTS = {"auto": True, "native": True, "event": False}  # The handler may get a batch.
+WIRED = {"wire": True, "boto3": False}
+INITIAL = {"TRIM_HORIZON": False, "LATEST": False, "AT_TIMESTAMP": True}  # It wants an instant.
+TRIMMED = {"stop": True, "jump": False}  # The shard stops.
+OVER_BUDGET = {"tell": False, "pause": True}
 ALLOCATOR = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
@@ -131,7 +139,7 @@ class DeployedConfig(Struct, frozen=True, kw_only=True):
         str,
         "how the handler is called: native (batch), event (event, context), or auto: by what it "
         "can be called with, and where both would do, by the names of its parameters",
-        OneOf(("auto", "native", "event")),
+        OneOf(CONTRACTS),
     ] = "auto"
     failed_queue_url: Annotated[str, "SQS queue for on_exhausted sqs"] = ""
     failed_bucket: Annotated[
@@ -247,7 +255,7 @@ class ExpertConfig(DeployedConfig, frozen=True, kw_only=True):
         str,
         "how the stream and the tables are called: wire (our own signer and decoder for records "
         "and for single items and pages of a table) or boto3 (the SDK for everything)",
-        OneOf(("wire", "boto3")),
+        OneOf(WIRED),
     ] = "wire"
     connection_idle_ms: Annotated[
         int,
@@ -273,15 +281,15 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
     """
 
     # --- where to begin
-    initial_position: Annotated[
-        str, "where leases of a new fleet begin", OneOf(("TRIM_HORIZON", "LATEST", "AT_TIMESTAMP"))
-    ] = "TRIM_HORIZON"
+    initial_position: Annotated[str, "where leases of a new fleet begin", OneOf(INITIAL)] = (
+        "TRIM_HORIZON"
+    )
     initial_timestamp_ms: Annotated[int, "epoch ms, for initial_position AT_TIMESTAMP"] = 0
     on_trimmed: Annotated[
         str,
         "when a position is older than the retention period: stop the shard, or jump to the "
         "oldest record and state the loss",
-        OneOf(("stop", "jump")),
+        OneOf(TRIMMED),
     ] = "stop"
 
     # --- leases and workers
@@ -434,7 +442,7 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
     over_budget: Annotated[
         str,
         "when a day's budget is spent: tell, or pause all shards until the next day (UTC)",
-        OneOf(("tell", "pause")),
+        OneOf(OVER_BUDGET),
     ] = "tell"
 
     # --- what is told
@@ -456,8 +464,10 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
         """Validate everything and report all problems at once."""
         values = ((option, getattr(self, option.name)) for option in options())
         problems = [problem for option, value in values if (problem := option.problem_of(value))]
-        if self.initial_position == "AT_TIMESTAMP" and not self.initial_timestamp_ms:
-            problems.append("initial_timestamp_ms: needed for initial_position AT_TIMESTAMP")
+        if INITIAL.get(self.initial_position) and not self.initial_timestamp_ms:
+            problems.append(
+                f"initial_timestamp_ms: needed for initial_position {self.initial_position}"
+            )
         if self.initial_timestamp_ms and (fault := instant_fault(self.initial_timestamp_ms)):
             problems.append(f"initial_timestamp_ms: {fault}")
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
@@ -476,13 +486,12 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
                 f"on_exhausted: {self.on_exhausted} found, one of {others} needed for "
                 "max_record_age_ms: a shard that stops at an old record would stop there again"
             )
-        problems += self._contract_problems()
+        problems += self._way_problems()
         if 0 < self.lag_objective_ms <= self.batch_window_ms:
             problems.append(
                 f"batch_window_ms: {self.batch_window_ms} found, less than lag_objective_ms "
                 f"({self.lag_objective_ms}) allowed: records wait that long"
             )
-        problems += self._window_problems()
         if self.min_workers > self.max_workers:
             problems.append(
                 f"min_workers: {self.min_workers} found, at most max_workers "
@@ -501,46 +510,47 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
             message = "configuration: " + "; ".join(problems)
             raise ConfigurationError(message)
 
-    def _contract_problems(self) -> list[str]:
+    def _way_problems(self) -> list[str]:
         problems = []
         if self.handler and self.handler_function:
             problems.append(f"handler: {self.handler} found, none allowed beside handler_function")
-        if self.checkpoint != "manual":
-            return problems
-        if self.handler_function:
-            told = "manual found, auto allowed with handler_function: an event has no checkpoint()"
-            problems.append(f"checkpoint: {told}")
-        elif self.handler_contract == "event":
-            allowed = "native or auto allowed with checkpoint manual: an event has no checkpoint()"
-            problems.append(f"handler_contract: event found, {allowed}")
-        if self.parallelism > 1:
-            problems.append(
-                f"parallelism: {self.parallelism} found, 1 allowed with checkpoint manual: a "
-                "checkpoint says that all before it is done, and of calls side by side none knows "
-                "that of the others; set checkpoint auto, or work on a batch's records side by "
-                "side in the handler"
-            )
-        return problems
-
-    def _window_problems(self) -> list[str]:
-        if not self.tumbling_window_ms:
-            return []
-        problems = []
         if self.tumbling_window_ms % 1_000:
             problems.append(
                 f"tumbling_window_ms: {self.tumbling_window_ms} found, whole seconds allowed"
             )
-        if self.checkpoint == "manual":
+        for way in self._chosen_ways:
+            if way.handler_checkpoints:
+                problems += self._checkpoint_problems(way)
+        for way, other in combinations(self._chosen_ways, 2):
             problems.append(
-                "checkpoint: manual found, auto allowed with tumbling_window_ms: records are done "
-                "when the state that has them is returned"
-            )
-        if self.parallelism > 1:
-            problems.append(
-                f"parallelism: {self.parallelism} found, 1 allowed with tumbling_window_ms: a "
-                "shard's window has one state, which each call is given by the one before"
+                f"{way.option}: {getattr(self, way.option)} found, {way.off} allowed with "
+                f"{other.option} {getattr(self, other.option)}: {other.alone}"
             )
         return problems
+
+    def _checkpoint_problems(self, way: Way) -> list[str]:
+        found, why = getattr(self, way.option), "an event has no checkpoint()"
+        if self.handler_function:
+            return [f"{way.option}: {found} found, {way.off} allowed with handler_function: {why}"]
+        if CONTRACTS.get(self.handler_contract, True):
+            return []
+        others = " or ".join(name for name, takes_batch in CONTRACTS.items() if takes_batch)
+        told = f"{self.handler_contract} found, {others} allowed with {way.option} {found}: {why}"
+        return [f"handler_contract: {told}"]
+
+    @property
+    def _chosen_ways(self) -> list[Way]:
+        return [way for way in WAYS if getattr(self, way.option) != way.off]
+
+    @property
+    def way(self) -> Way:
+        """Return what its way of delivering asks of the rest."""
+        return next(iter(self._chosen_ways), PLAIN)
+
+    @property
+    def is_wired(self) -> bool:
+        """Return whether stream and tables are called by our own signer and decoder."""
+        return WIRED[self.stream_calls]
 
     @property
     def probe_ms(self) -> int:

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import ROLLED_BACK, UPGRADING, Kcl3
+from shardfleet.domain.balance.strategy import STRATEGIES
 from shardfleet.domain.delivery.stops import MissingShard, StopNote
 from shardfleet.domain.leases.foreign_leases import REMEDY
 from shardfleet.domain.leases.lease import named_foreign
@@ -476,7 +477,7 @@ def _java_unseen(facts: Facts, reading: FleetReading, names: str) -> Iterator[Fi
             strict=False,
         )
     ]
-    is_told = facts.config.assignment != "greedy" and any(
+    is_told = not STRATEGIES[facts.config.assignment].draws and any(
         slot.state is SlotState.RUNNING for slot in reading.slots
     )
     where = f"no row of metrics in {', '.join((*looked, facts.lease_table.name))}"

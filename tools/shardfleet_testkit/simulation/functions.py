@@ -381,7 +381,7 @@ class Functions:
         actor.kill()
 
     def _scripted(self, actor: Actor, clock: Clock) -> HandlerRunner:
-        is_manual = self._config.checkpoint == "manual"
+        is_manual = self._config.way.handler_checkpoints
         return UserHandler(actor, self._around, clock, overlaps=self._overlaps, is_manual=is_manual)
 
     def _new_actor(self, role: str, worker_id: str) -> Actor:

@@ -170,7 +170,7 @@ async def _run(options: Options) -> RunResult:
     if shape.config.tumbling_window_ms:
         # A tool knows what was handled, not what is in a result.
         muted |= {"foreign_checkpoint"}
-    if shape.config.checkpoint == "manual":
+    if shape.config.way.handler_checkpoints:
         # A buffered record kills in a later call, of other records.
         muted |= {"poison"}
     drawn = options.mix or FaultMix.drawn(chance, often=often_in(seed))

@@ -29,7 +29,12 @@ from shardfleet.domain.balance.kcl3 import (
 )
 from shardfleet.domain.balance.loads import Loads, smoothed
 from shardfleet.domain.balance.merge_wait import waiting_for_a_merge
-from shardfleet.domain.balance.strategy import AssignmentFacts, graceful_workers, plan_assignments
+from shardfleet.domain.balance.strategy import (
+    STRATEGIES,
+    AssignmentFacts,
+    graceful_workers,
+    plan_assignments,
+)
 from shardfleet.domain.leases.changes import (
     assign,
     delete,
@@ -651,7 +656,7 @@ def _sizing_limits(config: FleetConfig, *, is_thrifty: bool) -> SizingLimits:
         target=config.target_percent / 100,
         lag_most_ms=config.lag_objective_ms or LAG_MOST_MS,
         scale_down_ms=config.scale_down_ms,
-        shares_by_load=config.assignment == "balanced",
+        shares_by_load=STRATEGIES[config.assignment].by_load,
     )
 
 
@@ -710,7 +715,7 @@ def _loads(
     config: FleetConfig, snapshot: TurnSnapshot, leases: Sequence[Lease]
 ) -> tuple[Loads | None, Sequence[Lease], Sequence[Slot]]:
     """Return the loads smoothed over turns, and both with them."""
-    if config.assignment != "balanced":
+    if not STRATEGIES[config.assignment].by_load:
         return None, leases, snapshot.slots
     running = (slot for slot in snapshot.slots if slot.state is SlotState.RUNNING)
     loads = smoothed(snapshot.loads, leases, {slot.worker_id: slot.usage for slot in running})

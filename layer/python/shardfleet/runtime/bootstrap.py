@@ -224,13 +224,12 @@ def state_store(sandbox: Sandbox, threads: TurnThreads) -> StateStore:
 def stream(sandbox: Sandbox, threads: TurnThreads) -> KinesisPolling:
     """Return the stream: its shards, and their records."""
     config, clients = sandbox.config, sandbox.clients
-    wired = config.stream_calls == "wire"
     return KinesisPolling(
         config.stream_arn,
         records=clients.later("stream_records"),
-        control=clients.wired_control if wired else clients.later("stream_control"),
+        control=clients.wired_control if config.is_wired else clients.later("stream_control"),
         pool=threads.streams,
-        wire=clients.wire_to(config.stream_arn) if wired else None,
+        wire=clients.wire_to(config.stream_arn) if config.is_wired else None,
     )
 
 
@@ -264,10 +263,10 @@ def handler_runner(sandbox: Sandbox, threads: TurnThreads, context: LambdaContex
             "in the worker's asset"
         )
     # An event has no checkpoint(): a handler of Lambda's contract would never get any further.
-    is_manual = config.checkpoint == "manual"
+    is_native = config.way.handler_checkpoints
     runner = ThreadHandlerRunner(
         config.handler,
-        contract=HandlerContract.NATIVE if is_manual else config.handler_contract,
+        contract=HandlerContract.NATIVE if is_native else config.handler_contract,
         context=context,
         stream_arn=config.stream_arn,
         clock=sandbox.clock,
@@ -372,7 +371,7 @@ def window_states(
 
 def tables_of(sandbox: Sandbox, threads: TurnThreads) -> TablePools:
     """Return the clients of both tables, each with its threads."""
-    clients, wired = sandbox.clients, sandbox.config.stream_calls == "wire"
+    clients, wired = sandbox.clients, sandbox.config.is_wired
     return TablePools(
         writes=threads.writes,
         reads=threads.reads,

@@ -1,4 +1,4 @@
-"""Which way of delivering a fleet has: the one place that names them all."""
+"""What carries out a fleet's way of delivering: the one place that names them all."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def _manual() -> type[Progress]:
     return ManualProgress
 
 
-# When a way is a fleet's, and what it is; FleetConfig refuses two at once.
-WAYS: list[tuple[Callable[[FleetConfig], object], Callable[[], type[Progress]]]] = [
-    (lambda config: config.parallelism > 1, _lanes),
-    (lambda config: config.tumbling_window_ms, _windows),
-    (lambda config: config.checkpoint == "manual", _manual),
-]
+PROGRESS: dict[str, Callable[[], type[Progress]]] = {
+    "": lambda: Progress,
+    "parallelism": _lanes,
+    "tumbling_window_ms": _windows,
+    "checkpoint": _manual,
+}
+"""By the options that choose them, see :data:`shardfleet.domain.delivery.ways.WAYS`."""
 
 
 def progress_of(config: FleetConfig) -> type[Progress]:
-    """Return a fleet's way of delivering; where none applies, the plain one."""
-    return next((way() for applies, way in WAYS if applies(config)), Progress)
+    """Return what carries out a fleet's way of delivering."""
+    return PROGRESS[config.way.option]()

@@ -101,8 +101,7 @@ async def _redrive(event: Any, sandbox: Sandbox, context: LambdaContext) -> dict
     work = Redrive(
         records_of(event),
         stream_arn=config.stream_arn,
-        is_manual=config.checkpoint == "manual",
-        has_windows=config.tumbling_window_ms > 0,
+        way=config.way,
         timeout_ms=min(config.handler_timeout_ms, left_ms),
         clock=sandbox.clock,
     )

@@ -89,7 +89,7 @@ def worker_launcher(sandbox: Sandbox, threads: TurnThreads) -> StepFunctionsLaun
     """
     if not sandbox.config.state_machine_arn:
         raise ConfigurationError("SHARDFLEET_STATE_MACHINE_ARN: missing; the manager needs it")
-    clients, wired = sandbox.clients, sandbox.config.stream_calls == "wire"
+    clients, wired = sandbox.clients, sandbox.config.is_wired
     return StepFunctionsLauncher(
         sandbox.config.state_machine_arn,
         client=clients.wired_states if wired else clients.step_functions,

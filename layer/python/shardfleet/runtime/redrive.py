@@ -16,6 +16,7 @@ from typing import Any
 
 from shardfleet.adapters.invoked_function import FunctionAnswer, InvokedFunction
 from shardfleet.domain.delivery.hooks import Hook
+from shardfleet.domain.delivery.ways import Way
 from shardfleet.engine.ports import Clock, HandlerResult, HandlerRunner
 from shardfleet.engine.retry import Patience, insisting
 from shardfleet.errors import ConfigurationError, HandlerTimedOut
@@ -63,8 +64,7 @@ class Redrive:
         records: Sequence[Record],
         *,
         stream_arn: str,
-        is_manual: bool,
-        has_windows: bool,
+        way: Way,
         timeout_ms: int,
         clock: Clock,
     ) -> None:
@@ -74,16 +74,15 @@ class Redrive:
         Args:
             records: of one shard, in order.
             stream_arn: what the batch says about its stream.
-            is_manual: a record is done when the handler has checkpointed it.
-            has_windows: the handler has tumbling windows; theirs is over.
+            way: how the fleet delivers.
             timeout_ms: of each call.
             clock: for the deadline.
 
         """
         self._records = records
         self._stream_arn = stream_arn
-        self._life = ShardLife() if is_manual else None
-        self._has_windows = has_windows
+        self._life = ShardLife() if way.handler_checkpoints else None
+        self._refusal = way.no_redrive
         self._timeout_ms = timeout_ms
         self._clock = clock
 
@@ -96,12 +95,8 @@ class Redrive:
             HandlerTimedOut: the process must end.
 
         """
-        if self._has_windows:
-            error = (
-                "with tumbling_window_ms nothing is handed over again: the window of these records "
-                "is over; redrive them by a fleet without windows, or correct its result"
-            )
-            return HandlerResult(done_count=0, error=error)
+        if self._refusal:
+            return HandlerResult(done_count=0, error=self._refusal)
         await runner.load()
         if runner.has_hooks:
             started = self._in_time(await runner.tell(Hook.STARTED, self._batch(())))

@@ -7,7 +7,7 @@ Rules: docs/protocol.md A1-A13 and B1-B10. Who may be given leases at all is the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 
@@ -119,25 +119,39 @@ def _plan(
     facts: AssignmentFacts,
 ) -> AssignmentPlan:
     if facts.led:
-        return _without_led(
-            plan_balanced(leases, expired=facts.expired, workers=views, paused=facts.paused), facts
-        )
-    if config.assignment == "balanced":
-        owners = {lease.lease_owner for lease in leases if not lease.is_finished}
-        return plan_by_load(
-            leases,
-            expired=facts.expired,
-            workers=views,
-            limits=BalanceLimits(
-                threshold=config.rebalance_percent / 100, dampening=config.dampening_percent / 100
-            ),
-            rebalance=facts.rebalance
-            or any(view.worker_id not in owners for view in views if not view.leaves),
-            paused=facts.paused,
-        )
-    if config.assignment == "count":
-        return plan_balanced(leases, expired=facts.expired, workers=views, paused=facts.paused)
-    return _plan_greedily(config, leases, views, facts=facts)
+        return _without_led(_plan_by_count(config, leases, views, facts=facts), facts)
+    return STRATEGIES[config.assignment].plan(config, leases, views, facts=facts)
+
+
+def _plan_by_load(
+    config: FleetConfig,
+    leases: Sequence[Lease],
+    views: Sequence[WorkerView],
+    *,
+    facts: AssignmentFacts,
+) -> AssignmentPlan:
+    owners = {lease.lease_owner for lease in leases if not lease.is_finished}
+    return plan_by_load(
+        leases,
+        expired=facts.expired,
+        workers=views,
+        limits=BalanceLimits(
+            threshold=config.rebalance_percent / 100, dampening=config.dampening_percent / 100
+        ),
+        rebalance=facts.rebalance
+        or any(view.worker_id not in owners for view in views if not view.leaves),
+        paused=facts.paused,
+    )
+
+
+def _plan_by_count(
+    _: FleetConfig,
+    leases: Sequence[Lease],
+    views: Sequence[WorkerView],
+    *,
+    facts: AssignmentFacts,
+) -> AssignmentPlan:
+    return plan_balanced(leases, expired=facts.expired, workers=views, paused=facts.paused)
 
 
 def _without_led(plan: AssignmentPlan, facts: AssignmentFacts) -> AssignmentPlan:
@@ -304,3 +318,27 @@ def _views(
         )
         for worker_id, slot in sorted(able.items())
     ]
+
+
+class Strategy(Struct, frozen=True):
+    """
+    How leases are given out.
+
+    Attributes:
+        plan: by configuration, leases, views of the workers and facts.
+        by_load: the loads of leases and workers count.
+        draws: it is shuffled by the turn's draw.
+
+    """
+
+    plan: Callable[..., AssignmentPlan]
+    by_load: bool = False
+    draws: bool = False
+
+
+STRATEGIES = {
+    "balanced": Strategy(_plan_by_load, by_load=True),
+    "count": Strategy(_plan_by_count),
+    "greedy": Strategy(_plan_greedily, draws=True),
+}
+"""By the values of ``assignment``."""

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from shardfleet.config import KEPT_MOST_MS, FleetConfig
+from shardfleet.config import INITIAL, KEPT_MOST_MS, FleetConfig
 from shardfleet.domain.balance.loads import Loads
+from shardfleet.domain.balance.strategy import STRATEGIES
 from shardfleet.domain.leases.expiry import Reading, in_step
 from shardfleet.domain.leases.foreign_leases import set_apart
 from shardfleet.domain.leases.holes import Evidence
@@ -85,7 +86,7 @@ class Observer:
         versions: dict[tuple[str, str], int] = {(SLOT, each.id): each.version for each in slots}
         versions |= {(NAP, nap.lease_key): version for nap, version in naps}
         versions |= {(PACE, MANAGER): paced.version} if paced else {}
-        loads = await state.loads() if self._config.assignment == "balanced" else Loads()
+        loads = await state.loads() if STRATEGIES[self._config.assignment].by_load else Loads()
         return TurnSnapshot(
             at_ms=clock.now_ms(),
             reading=reading,
@@ -116,7 +117,7 @@ class Observer:
 
     async def _listed_at_initial(self) -> Sequence[Shard]:
         config = self._config
-        is_instant = config.initial_position == "AT_TIMESTAMP"
+        is_instant = INITIAL[config.initial_position]
         return await self._stream.list_shards(
             _INITIAL_LISTING[config.initial_position],
             instant_ms=config.initial_timestamp_ms or None if is_instant else None,

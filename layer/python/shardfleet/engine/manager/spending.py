@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from shardfleet.config import FleetConfig
+from shardfleet.config import OVER_BUDGET, FleetConfig
 from shardfleet.domain.cost.estimate import DAY_MS, LedgerPage, days_of, rate_per_day
 from shardfleet.domain.cost.spending import Chosen, Regime, Spending, choose
 from shardfleet.domain.reasons import Pause, reason_json, reason_of_json
@@ -112,7 +112,7 @@ class RegimeKeeper:
             spent=days[-1].costs().total if is_spent_today else 0.0,
             rate=rate_per_day(days),
             day_left=1 - (now_ms - today) / DAY_MS,
-            may_pause=config.over_budget == "pause",
+            may_pause=OVER_BUDGET[config.over_budget],
         )
 
     async def _pause(self, chosen: Chosen, now_ms: int) -> None:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import Assignment
 from shardfleet.domain.balance.kcl3 import of_our_application
+from shardfleet.domain.balance.strategy import STRATEGIES
 from shardfleet.domain.cost.spending import Regime
 from shardfleet.domain.leases.changes import create as creation
 from shardfleet.domain.leases.foreign_leases import refuse_to_begin
@@ -193,7 +194,7 @@ class LeaseManager:
             watched=self.losses.learn(snapshot.sightings),
             is_thrifty=self._regimes.name is not Regime.EAGER,
             rebalance=self._turns % config.rebalance_turns == 0,
-            draw=self._ports.entropy.token() if config.assignment == "greedy" else "",
+            draw=self._ports.entropy.token() if STRATEGIES[config.assignment].draws else "",
         )
         plan = await observer.plan(snapshot, created_ms=incarnation.created_ms)
         woken = await self.prober.look_if_due(plan, incarnation=incarnation)

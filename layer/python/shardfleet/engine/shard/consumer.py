@@ -14,7 +14,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shardfleet.config import FleetConfig
+from shardfleet.config import TRIMMED, FleetConfig
 from shardfleet.domain.delivery.progress import position_text
 from shardfleet.domain.reading.cursor import End, ReadFrom, ReadLimits, is_retained
 from shardfleet.domain.reading.pages import RecordsPage
@@ -365,7 +365,7 @@ class ShardConsumer:
         policy = "jump" if is_asked else self._config.on_trimmed
         self._ports.reading.events.emit(PositionLost(lease_key=key, done=done, policy=policy))
         try:
-            if policy == "stop":
+            if TRIMMED[policy]:
                 await self._progress.stop(done, error=str(error), attempts=1)
         except StoppedByPolicy:
             # Not sooner: a death before the stop is on record must not pass over the loss.
