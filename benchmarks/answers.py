@@ -18,6 +18,7 @@ from botocore.parsers import create_parser
 from botocore.session import get_session
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.engine.shard.deaggregation import Deaggregator, UserRecords
 from shardfleet.engine.shard.dispatch import cut_batch
@@ -68,7 +69,9 @@ def body_of(data: Sequence[bytes]) -> bytes:
 
 
 _LOOP = asyncio.new_event_loop()
-_DEAGGREGATOR = Deaggregator(SHARD, None, config=CONFIG, sink=NoEvents())
+_DEAGGREGATOR = Deaggregator(
+    ShardRef(CONFIG.stream_arn, SHARD), None, config=CONFIG, sink=NoEvents()
+)
 
 
 def user_records(page: RecordsPage) -> Sequence[Record]:

@@ -245,13 +245,23 @@ def switched_options(trees):
             if isinstance(node, ast.Match):
                 parts = (node.subject, *(case.pattern for case in node.cases))
             named = {word for part in parts for word in words.get(getattr(part, "attr", ""), ())}
-            texts = {each.value for part in parts for each in ast.walk(part) if is_text(each)}
-            if named & texts:
+            texts = {getattr(each, "value", "") for part in parts for each in ast.walk(part)}
+            if any(each in named for each in texts):
                 yield f"{path}:{node.lineno}: a switch on an option; make it a table of the words"
 
 
-def is_text(node):
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def keys_for_shards(trees):
+    """Complain of a lease's key that is taken for a shard's id, or an id for a key."""
+    names = {"shard_id": "lease_key", "lease_key": "shard_id"}
+    for path, tree in trees.items():
+        parts = path.removeprefix(f"{PACKAGES['shardfleet']}/").split("/")
+        if parts[0] not in ("engine", "domain") or parts[:2] == ["domain", "leases"]:
+            continue
+        for node in ast.walk(tree):
+            found = getattr(node, "value", None)
+            named = getattr(found, "attr", getattr(found, "id", None))
+            if isinstance(node, ast.keyword) and named and named == names.get(node.arg):
+                yield f"{path}:{node.lineno}: {node.arg}={named}; ShardRef says which is whose"
 
 
 @functools.cache  # In whichever process needs it: each of `make test` imports this file.
@@ -291,6 +301,10 @@ def test_no_module_of_the_engine_names_two_ways_of_delivering():
 
 def test_no_product_code_switches_on_the_word_of_an_option():
     expect_none(switched_options(all_trees()))
+
+
+def test_the_key_of_a_lease_is_spelled_among_leases_alone():
+    expect_none(keys_for_shards(all_trees()))
 
 
 def test_floors_with_folders_have_their_rooms_listed():
@@ -430,6 +444,17 @@ def test_a_switch_on_the_word_of_an_option_is_seen(source):
     assert len(list(switched_options({path: ast.parse(source)}))) == 1
     assert not list(switched_options({"tests/runtime/test_a.py": ast.parse(source)}))
     assert not list(switched_options({path: ast.parse("lease.checkpoint == 'SHARD_END'")}))
+
+
+@pytest.mark.parametrize(
+    "call", ["Batch((), shard_id=held.lease_key)", "Lease(lease_key=shard_id)"]
+)
+def test_a_key_that_is_taken_for_a_shard_is_seen_outside_of_leases(call):
+    path = "layer/python/shardfleet/engine/shard/end.py"
+
+    assert len(list(keys_for_shards({path: ast.parse(call)}))) == 1
+    assert not list(keys_for_shards({f"{DOMAIN}/leases/sync.py": ast.parse(call)}))
+    assert not list(keys_for_shards({path: ast.parse("f(lease_key=key_of(shard_id))")}))
 
 
 def test_a_crowded_room_is_seen_unless_it_says_why():

@@ -13,6 +13,7 @@ from shardfleet.adapters.clients.aws_clients import AwsClients, region_of
 from shardfleet.adapters.kinesis.decode import epoch_ms
 from shardfleet.adapters.kinesis.polling import _instant
 from shardfleet.adapters.system import SystemClock
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.cursor import Ask, Moment, ReadFrom, ReadLimits, ShardCursor
 from shardfleet.domain.reading.pacing import PollPace
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition, StartKind
@@ -86,6 +87,7 @@ class Bench:
     """A shard of the engine's, for the promises of a source."""
 
     shard = SHARD_0
+    ref = ShardRef("arn", SHARD_0)
 
     def __init__(self, stream):
         self.stream = stream

@@ -131,8 +131,8 @@ def test_a_missed_shard_that_the_stream_never_had_does_not_end_whoever_decides_i
     def verdict(now_ms, **note):
         given = {"lease_key": key(4), "first_ms": 1_000, "unlisted_ms": 1_000, **note}
         return judge_gone(
-            GoneNote(**given), shards, retention_ms=1, failover_ms=10_000,
-            listed_ms=(now_ms, now_ms),
+            GoneNote(**given), shards, shard_id=given["lease_key"], retention_ms=1,
+            failover_ms=10_000, listed_ms=(now_ms, now_ms),
         )  # fmt: skip
 
     assert not verdict(10_999).is_foreign

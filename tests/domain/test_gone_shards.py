@@ -22,6 +22,7 @@ def judged(**note):
     return judge_gone(
         GoneNote(**given | note),
         [Shard(shard_id="one", hash_key_range=WHOLE_HASH_SPACE)],
+        shard_id=(given | note)["lease_key"],
         retention_ms=DAY_MS,
         failover_ms=10_000,
         listed_ms=(NOW_MS, NOW_MS + 50),

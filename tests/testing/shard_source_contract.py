@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON, StartingPosition, StartKind
 from shardfleet.engine.retry import Halt
 from shardfleet.errors import ShardGone
@@ -9,7 +10,7 @@ from shardfleet.errors import ShardGone
 
 async def page_of(bench, start, token, limit, halt=None):
     return await bench.source.page(
-        bench.shard, start, resume_token=token, limit=limit, halt=halt or Halt()
+        bench.ref, start, resume_token=token, limit=limit, halt=halt or Halt()
     )
 
 
@@ -99,10 +100,9 @@ async def at_the_tip_there_are_empty_pages_that_say_so(bench):
 
 
 async def a_shard_that_is_not_there_is_told(bench):
+    shard = ShardRef("arn", "shardId-000000000099")
     with pytest.raises(ShardGone):
-        await bench.source.page(
-            "shardId-000000000099", FROM_TRIM_HORIZON, resume_token=None, limit=10, halt=Halt()
-        )
+        await bench.source.page(shard, FROM_TRIM_HORIZON, resume_token=None, limit=10, halt=Halt())
 
 
 PROMISES = (

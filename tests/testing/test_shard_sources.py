@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.cursor import End, ReadFrom, ReadLimits
 from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON, StartingPosition, StartKind
 from shardfleet.engine.retry import Halt, Patience
@@ -12,7 +13,7 @@ from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.errors import PositionTrimmed, Throttled
 from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory import MemoryEvents, SeededEntropy
-from shardfleet_testkit.memory_stream import MemoryStream
+from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN, MemoryStream
 from shardfleet_testkit.pushed_stream import (
     SUBSCRIPTION_LIFE_MS,
     SUBSCRIPTIONS_APART_MS,
@@ -32,6 +33,7 @@ class Bench:
         self.stream = MemoryStream(self.clock)
         self.begun_ms = self.clock.now_ms()
         (self.shard,) = self.stream.open_shard_ids
+        self.ref = ShardRef(MEMORY_STREAM_ARN, self.shard)
         self._kind = kind
         self.source = None
         self._make()
@@ -65,7 +67,7 @@ class Bench:
         )
         limits = ReadLimits(back_off_ms=patience.back_off_ms, records_most=records_most)
         origin = ReadFrom(start=start, **known)
-        return ShardReader(self.shard, origin, limits=limits, ports=ports)
+        return ShardReader(self.ref, origin, limits=limits, ports=ports)
 
 
 @pytest.fixture(params=SOURCES)

@@ -17,8 +17,9 @@ class ToySource:
         self._stream = stream
         self._seen = {}
 
-    async def page(self, shard_id, start, *, resume_token, limit, halt):
+    async def page(self, shard, start, *, resume_token, limit, halt):
         """Return what there is behind a sequence number, which is the token."""
+        shard_id = shard.shard_id
         if resume_token:
             start = StartingPosition(StartKind.AFTER_SEQUENCE_NUMBER, resume_token)
             if self._seen.get(shard_id) == resume_token and await halt.wait(_LOOKS_APART_MS):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition, StartKind
 from shardfleet.engine.ports import Clock
 from shardfleet.engine.retry import Halt, Signal
@@ -70,7 +71,7 @@ class PushedStream:
 
     async def page(
         self,
-        shard_id: str,
+        shard: ShardRef,
         start: StartingPosition,
         *,
         resume_token: str | None,
@@ -78,6 +79,7 @@ class PushedStream:
         halt: Halt,
     ) -> RecordsPage:
         """Return what was pushed next, or a part of it; the token is a continuation number."""
+        shard_id = shard.shard_id
         current = self._subscriptions.get(shard_id)
         if current is None or current.token != resume_token:
             current = await self._subscribe(shard_id, start, resume_token)

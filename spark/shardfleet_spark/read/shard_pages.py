@@ -303,6 +303,7 @@ class ShardPages:
         verdict = judge_gone(
             self._missing,
             listing,
+            shard_id=self._shard_id,
             retention_ms=stream.retention_ms,
             failover_ms=_LISTINGS_APART_MS,
             listed_ms=(before_ms, ports.clock.now_ms()),

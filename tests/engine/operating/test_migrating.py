@@ -357,6 +357,10 @@ def saying_nothing_at_first(stream, pages):
     stream.page = told
 
 
+async def expired_of(leases, reading):
+    return await trimmed_after(leases, reading, stream_arn="arn")
+
+
 @virtual
 async def test_a_lag_that_nobody_tells_is_not_the_end_of_what_may_have_expired():
     clock = VirtualClock()
@@ -365,7 +369,7 @@ async def test_a_lag_that_nobody_tells_is_not_the_end_of_what_may_have_expired()
     first = min(stream.put(b"x", shard_id=key) for _ in range(4))
     stream.trim(key, keep=2)
     saying_nothing_at_first(stream, 3)
-    assert await trimmed_after([a_lease(f"{key} at {first}")], read_by(stream, clock)) == [key]
+    assert await expired_of([a_lease(f"{key} at {first}")], read_by(stream, clock)) == [key]
 
 
 @virtual
@@ -378,7 +382,7 @@ async def test_a_checkpoint_behind_which_records_have_expired_is_found_and_other
     leases = [a_lease(f"{key} at {at[key]}") for key in keys[:2]]
     leases += [a_lease(f"{keys[2]} at TRIM_HORIZON"), a_lease("gone at SHARD_END")]
     leases.append(a_lease("unknown at 5"))
-    assert await trimmed_after(leases, read_by(stream, clock)) == [keys[0]]
+    assert await expired_of(leases, read_by(stream, clock)) == [keys[0]]
 
 
 @pytest.mark.parametrize(("error", "trimmed"), [(PositionTrimmed, True), (ShardGone, False)])
@@ -393,7 +397,7 @@ async def test_a_position_that_the_stream_refuses_as_expired_is_one_behind_which
         raise error("refused")
 
     stream.page = refused
-    found = await trimmed_after([a_lease("shardId-000000000000 at 5")], read_by(stream, clock))
+    found = await expired_of([a_lease("shardId-000000000000 at 5")], read_by(stream, clock))
     assert found == ["shardId-000000000000"] * trimmed
 
 
@@ -413,7 +417,7 @@ async def test_of_a_shard_that_ends_without_a_record_nothing_has_expired():
         )
 
     stream.page = last_page
-    assert await trimmed_after([a_lease("shardId-000000000000 at 5")], read_by(stream, clock)) == []
+    assert await expired_of([a_lease("shardId-000000000000 at 5")], read_by(stream, clock)) == []
 
 
 @virtual

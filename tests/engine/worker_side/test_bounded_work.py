@@ -10,6 +10,7 @@ import hashlib
 
 import pytest
 
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.engine.retry import Halt, Halted
 from shardfleet.engine.shard.deaggregation import Deaggregator, UserRecords
 from shardfleet.events.delivery import AggregatesNotExpanded
@@ -23,6 +24,7 @@ from tests.virtual import virtual
 
 LARGE = 10 * 1024 * 1024 - 512  # Kinesis takes 10 MiB with the key.
 SOUND = bytes.fromhex("0a 01 6b 1a 05 08 00 1a 01 78")
+SHARD = ShardRef("arn", key(0))
 
 
 def framed(body):
@@ -72,7 +74,9 @@ async def turns_of_others(page):
             await asyncio.sleep(0)
 
     world, task = World(), asyncio.create_task(other())
-    deaggregator = Deaggregator(key(0), None, config=world.config, sink=world.events)
+    deaggregator = Deaggregator(
+        ShardRef("arn", key(0)), None, config=world.config, sink=world.events
+    )
     await deaggregator.expand(page, None)
     task.cancel()
     return turns[0]
@@ -95,7 +99,9 @@ async def test_whoever_is_asked_to_stop_takes_no_more_bombs_apart():
     bomb = BOMBS["keys that are no UTF-8"]
     page = [StreamRecord(bomb, "k", str(number), 0) for number in range(1, 6)]
     halt = Halt()
-    expander = Deaggregator(key(0), None, config=world.config, sink=world.events, halt=halt)
+    expander = Deaggregator(
+        ShardRef("arn", key(0)), None, config=world.config, sink=world.events, halt=halt
+    )
     asyncio.get_running_loop().call_soon(halt.set)
     with pytest.raises(Halted):
         await UserRecords(page, None, expander).waiting(10)
@@ -109,6 +115,8 @@ async def test_small_aggregates_are_no_long_stretch_together_either():
     sound = aggregate([OutgoingRecord("k", b"x" * 100_000), OutgoingRecord("k", b"y")])
     left = [StreamRecord(sound, "k", str(n), 0) for n in range(40)]
     made = []
-    deaggregator = Deaggregator(key(0), None, config=world.config, sink=world.events)
+    deaggregator = Deaggregator(
+        ShardRef("arn", key(0)), None, config=world.config, sink=world.events
+    )
     deaggregator.take_apart(left, made, until=10_000, done=None)
     assert sum(len(record.data) for record in made) < 500_000

@@ -115,7 +115,7 @@ async def test_a_fault_that_cannot_even_be_put_on_record_rests_until_it_is_asked
     faults = ShardFaults(
         IllState(), worker_id="w", poll_ms=1_000, patience=patience, events=world.events
     )
-    held = HeldLease(a_lease(), Instant(0, 0))
+    held = HeldLease(a_lease(), Instant(0, 0), stream_arn="arn")
     began_ms = world.clock.monotonic_ms()
     await faults.withstand(held, ValueError("x"))
     assert world.clock.monotonic_ms() - began_ms >= 1_000

@@ -257,7 +257,7 @@ async def test_an_evict_that_meets_a_new_handover_completes_it(bench, /):
 
 def test_what_is_read_of_a_shard_is_told_as_its_throughput_in_kilobytes_a_second():
     """As KCL 3's ``throughputKBps``: 1,024 bytes are one (protocol.md §1.2)."""
-    held = HeldLease(a_lease(), Instant(0, 0))
+    held = HeldLease(a_lease(), Instant(0, 0), stream_arn="arn")
     held.note_read(0, now_ms=4_000, size_bytes=10_240)
     held.note_read(0, now_ms=8_000, size_bytes=10_240)
     held.rate(9_999, every_ms=10_000)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.shard.deaggregation import Deaggregator
 from shardfleet.kpl.packing import OutgoingRecord
@@ -16,7 +17,7 @@ USERS = [OutgoingRecord("a", b"1"), OutgoingRecord("b", b"2", "77")]
 
 
 def apart(*records, done=None):
-    expander = Deaggregator(key(3), None, config=a_config(), sink=MemoryEvents())
+    expander = Deaggregator(ShardRef("arn", key(3)), None, config=a_config(), sink=MemoryEvents())
     return list(asyncio.run(expander.expand(records, done)).records)
 
 

@@ -282,7 +282,11 @@ class Bench:
         )
         patience = Patience(clock=self.clock, entropy=SeededEntropy(3), first_ms=200, most_ms=5_000)
         return Checkpointer(
-            writer, renew_ms=failover_ms // 3, patience=patience, events=self.events
+            writer,
+            stream_arn=MEMORY_STREAM_ARN,
+            renew_ms=failover_ms // 3,
+            patience=patience,
+            events=self.events,
         )
 
     async def _epoch_is_mine(self):

@@ -119,19 +119,20 @@ class FleetAccess:
             ShardGone: no such shard.
 
         """
+        from shardfleet.domain.leases.shard_ref import ShardRef
         from shardfleet.domain.reading.cursor import ReadFrom, ReadLimits
         from shardfleet.domain.reading.pages import StartingPosition, StartKind
         from shardfleet.engine.shard.deaggregation import Deaggregator
         from shardfleet.engine.shard.reader import ShardReader
 
-        ports = self.read_ports
+        ports, shard = self.read_ports, ShardRef(self.config.stream_arn, shard_id)
         reader = ShardReader(
-            shard_id,
+            shard,
             ReadFrom(start=StartingPosition(StartKind.AT_TIMESTAMP, instant_ms=since_ms)),
             limits=ReadLimits(back_off_ms=ports.patience.back_off_ms),
             ports=ports,
         )
-        expander = Deaggregator(shard_id, None, config=self.config, sink=ports.events)
+        expander = Deaggregator(shard, None, config=self.config, sink=ports.events)
         async for page in reader.pages():
             expanded = await expander.expand(page.records, None)
             yield expanded.records, page.millis_behind_latest or 0

@@ -195,7 +195,9 @@ async def _facts(
         unreadable=survey.unreadable,
         foreign_leases=survey.foreign_leases,
         refusal=refusal,
-        expired=await trimmed_after(survey.leases, fleet.read_ports),
+        expired=await trimmed_after(
+            survey.leases, fleet.read_ports, stream_arn=fleet.config.stream_arn
+        ),
         per_month=per_month(config, setup, PRICES).total,
     )
 

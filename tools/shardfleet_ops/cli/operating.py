@@ -10,6 +10,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from shardfleet.domain.delivery.stops import StopNote
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.slots.slot import SlotState
@@ -407,6 +408,7 @@ async def preview_of_end(
         verdict = judge_gone(
             replace(missed[key], ended_by=person),
             listing,
+            shard_id=ShardRef.of(key, fleet.config.stream_arn).shard_id,
             retention_ms=stream.retention_ms,
             failover_ms=fleet.config.failover_ms,
             listed_ms=listed_ms,

@@ -22,6 +22,7 @@ from shardfleet.domain.balance.migration import (
 from shardfleet.domain.balance.strategy import change_of
 from shardfleet.domain.leases.expiry import Reading, Sighting, sighted
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.cursor import ReadFrom, ReadLimits
 from shardfleet.domain.reading.pages import StartingPosition, StartKind
 from shardfleet.domain.reasons import Pause
@@ -47,7 +48,9 @@ _TRIES_MOST = 10
 _PAGES_MOST = 20
 
 
-async def trimmed_after(leases: Iterable[Lease], reading: ReadPorts) -> list[str]:
+async def trimmed_after(
+    leases: Iterable[Lease], reading: ReadPorts, *, stream_arn: str
+) -> list[str]:
     """
     Return the keys of unfinished leases behind whose checkpoint records have expired.
 
@@ -62,7 +65,8 @@ async def trimmed_after(leases: Iterable[Lease], reading: ReadPorts) -> list[str
         number = lease.checkpoint.sequence_number
         start = StartingPosition(StartKind.AT_SEQUENCE_NUMBER, number)
         limits = ReadLimits(back_off_ms=reading.patience.back_off_ms, attempts_most=_TRIES_MOST)
-        reader = ShardReader(lease.lease_key, ReadFrom(start=start), limits=limits, ports=reading)
+        shard = ShardRef.of(lease.lease_key, stream_arn)
+        reader = ShardReader(shard, ReadFrom(start=start), limits=limits, ports=reading)
         pages_left = _PAGES_MOST
         try:
             async for page in reader.pages():

@@ -20,6 +20,7 @@ from shardfleet.domain.delivery.lanes import DoneAhead
 from shardfleet.domain.delivery.progress import position_of, position_text
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.lease import Applied, Lease
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.positions.positions import checkpoint_text
 from shardfleet.domain.reading.cursor import ReadFrom, ReadLimits
 from shardfleet.domain.reading.pages import (
@@ -385,13 +386,14 @@ class Rewinder:
     ) -> _Count:
         beyond = await beyond_checkpoint(self._operator.state, lease)
         count = _Count(target.checkpoint, stands, beyond)
+        shard = ShardRef.of(lease.lease_key, self._config.stream_arn)
         expander = Deaggregator(
-            lease.lease_key, lease.hash_key_range, config=self._config, sink=self._reading.events
+            shard, lease.hash_key_range, config=self._config, sink=self._reading.events
         )
         done = None if target.checkpoint.is_sentinel else target.checkpoint
         first: StreamRecord | None = None
         pages_left = self._pages_most
-        async for page in self._pages(lease.lease_key, target):
+        async for page in self._pages(shard, target):
             if first is None and page.records:
                 first = page.records[0]
                 if done is not None:
@@ -410,7 +412,7 @@ class Rewinder:
         count.is_before = target.is_before(stands, count.to, first)
         return count
 
-    async def _pages(self, lease_key: str, target: RewindTarget) -> AsyncIterator[RecordsPage]:
+    async def _pages(self, shard: ShardRef, target: RewindTarget) -> AsyncIterator[RecordsPage]:
         checkpoint = target.checkpoint
         if checkpoint == AT_TRIM_HORIZON:
             start = FROM_TRIM_HORIZON
@@ -422,13 +424,13 @@ class Rewinder:
             start = StartingPosition(StartKind.AT_SEQUENCE_NUMBER, checkpoint.sequence_number)
         reading = self._reading
         limits = ReadLimits(back_off_ms=reading.patience.back_off_ms, attempts_most=_TRIES_MOST)
-        reader = ShardReader(lease_key, ReadFrom(start=start), limits=limits, ports=reading)
+        reader = ShardReader(shard, ReadFrom(start=start), limits=limits, ports=reading)
         try:
             async for page in reader.pages():
                 yield page
         except (PositionTrimmed, ForeignPosition) as error:
             raise ConfigurationError(
-                f"--to {checkpoint.sequence_number}: no such record is in {lease_key}: {error}"
+                f"--to {checkpoint.sequence_number}: no such record is in {shard.shard_id}: {error}"
             ) from error
 
 

@@ -90,6 +90,7 @@ def judge_gone(
     note: GoneNote,
     listing: Sequence[Shard],
     *,
+    shard_id: str,
     retention_ms: int,
     failover_ms: int,
     listed_ms: tuple[int, int],
@@ -105,6 +106,7 @@ def judge_gone(
     Args:
         note: what is remembered, ``first_ms`` included.
         listing: the unfiltered one of now.
+        shard_id: the shard that the note's lease is of.
         retention_ms: of the stream, as it is now.
         failover_ms: of the fleet.
         listed_ms: before and after the listing was asked for, epoch milliseconds.
@@ -112,22 +114,23 @@ def judge_gone(
     """
     before_ms, after_ms = listed_ms
     graph = ShardGraph(listing)
-    if note.lease_key in graph.shards:
+    if shard_id in graph.shards:
         return _waits(replace(note, unlisted_ms=0), ListedStill())
     if not _is_complete(graph):
         return _waits(note, ListingIncomplete())
     seen = replace(note, unlisted_ms=note.unlisted_ms or after_ms)
-    is_beyond = graph.is_beyond(note.lease_key)
+    is_beyond = graph.is_beyond(shard_id)
+    children = children_named(graph, shard_id)
     if note.ended_by and not is_beyond:
-        return _over(seen, graph, PersonDecided(note.ended_by))
+        return _over(seen, children, PersonDecided(note.ended_by))
     if before_ms - seen.unlisted_ms < failover_ms:
         return _waits(seen, SecondListingAwaited())
     if is_beyond:
         return _waits(seen, NeverListed())
     if note.known_ms and before_ms - note.known_ms > retention_ms:
-        return _over(seen, graph, OlderThanRetention())
+        return _over(seen, children, OlderThanRetention())
     if before_ms - note.first_ms > retention_ms:
-        return _over(seen, graph, MissedForRetention())
+        return _over(seen, children, MissedForRetention())
     return _waits(seen, MayHaveRecords())
 
 
@@ -154,7 +157,6 @@ def _waits(note: GoneNote, reason: Reason) -> GoneVerdict:
     return GoneVerdict(is_over=False, reason=reason, note=replace(note, reason=reason))
 
 
-def _over(note: GoneNote, graph: ShardGraph, reason: Reason) -> GoneVerdict:
-    children = children_named(graph, note.lease_key)
+def _over(note: GoneNote, children: tuple[ChildShard, ...], reason: Reason) -> GoneVerdict:
     note = replace(note, reason=reason)
     return GoneVerdict(is_over=True, reason=reason, note=note, children=children)

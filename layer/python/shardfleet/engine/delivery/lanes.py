@@ -67,11 +67,9 @@ class OneLane:
 class LaneProgress(Progress):
     """Batches of several lanes side by side; done is what is done without a gap."""
 
-    def __init__(
-        self, held: HeldLease, *, config: FleetConfig, stream_arn: str, ports: DeliveryPorts
-    ) -> None:
+    def __init__(self, held: HeldLease, *, config: FleetConfig, ports: DeliveryPorts) -> None:
         """Begin with nothing open, as any progress does."""
-        super().__init__(held, config=config, stream_arn=stream_arn, ports=ports)
+        super().__init__(held, config=config, ports=ports)
         self._moved = Signal()
         self._telling = asyncio.Lock()
         self._begin_anew(DoneAhead())

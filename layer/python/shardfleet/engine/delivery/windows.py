@@ -61,11 +61,9 @@ class WindowProgress(Progress):
 
     """
 
-    def __init__(
-        self, held: HeldLease, *, config: FleetConfig, stream_arn: str, ports: DeliveryPorts
-    ) -> None:
+    def __init__(self, held: HeldLease, *, config: FleetConfig, ports: DeliveryPorts) -> None:
         """Begin with none, as any progress does."""
-        super().__init__(held, config=config, stream_arn=stream_arn, ports=ports)
+        super().__init__(held, config=config, ports=ports)
         self.open = ShardWindow(config.tumbling_window_ms)
         self._through: ExtendedSequenceNumber | None = None
         self._told = WindowNote(lease_key=held.lease_key, since="", through="")

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.foreign_owners import Foreign
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.cursor import ReadFrom, ReadLimits
 from shardfleet.domain.reading.pages import (
     FROM_TRIM_HORIZON,
@@ -189,7 +190,8 @@ class Prober:
         """Return what a read finds, and where the next one begins."""
         try:
             origin = await self._origin(nap, glance)
-            reader = ShardReader(nap.lease_key, origin, limits=_ONE_LOOK, ports=self._ports)
+            shard = ShardRef.of(nap.lease_key, self._config.stream_arn)
+            reader = ShardReader(shard, origin, limits=_ONE_LOOK, ports=self._ports)
             page = await reader.next_page(Halt())
             if isinstance(page, RecordsPage) and page.says_nothing:
                 # An idle shard's lag may be one that only the next iterator is rid of (K21).

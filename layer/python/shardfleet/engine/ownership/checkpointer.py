@@ -22,6 +22,7 @@ from shardfleet.domain.leases.changes import (
     take,
 )
 from shardfleet.domain.leases.lease import Applied, Gone, Lease, LeaseChange
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.refusals import Doubt
 from shardfleet.domain.slots.slot import LeaseOutcome
 from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
@@ -80,6 +81,7 @@ class Checkpointer:
         self,
         writer: LeaseWriter,
         *,
+        stream_arn: str,
         renew_ms: int,
         patience: Patience,
         events: EventSink,
@@ -89,6 +91,7 @@ class Checkpointer:
 
         Args:
             writer: the one way to write to leases.
+            stream_arn: whose leases they are.
             renew_ms: no lease is left unconfirmed for longer, while the table answers.
             patience: back-off after a refused write.
             events: where adoptions and releases are told.
@@ -96,6 +99,7 @@ class Checkpointer:
         """
         self._writer = writer
         self.worker_id = writer.worker_id
+        self._stream_arn = stream_arn
         self._renew_ms = renew_ms
         self._patience = patience
         self._events = events
@@ -128,9 +132,10 @@ class Checkpointer:
         return await self._writer.store.get(lease_key)
 
     async def unfinished_parents(self, lease: Lease) -> tuple[str, ...]:
-        """Return which parents have a lease that is not finished, or cannot be read (§4.7)."""
-        found = []
-        for parent in lease.parent_shard_ids:
+        """Return whose lease of the parents is not finished, or cannot be read, by key (§4.7)."""
+        found, shard = [], ShardRef.of(lease.lease_key, self._stream_arn)
+        for parent_id in lease.parent_shard_ids:
+            parent = shard.key_of(parent_id)
             try:
                 known = await self.read(parent)
             except MalformedLease as error:
@@ -216,7 +221,7 @@ class Checkpointer:
                 return Adoption.NOT_MINE
             if lease.checkpoint_owner is not None:
                 return Adoption.AWAITED
-            held = HeldLease(lease, self._writer.instant())
+            held = HeldLease(lease, self._writer.instant(), stream_arn=self._stream_arn)
             sent = self._writer.instant()
             try:
                 result = await self._writer.apply(_renewal(held))
@@ -244,7 +249,7 @@ class Checkpointer:
             result = await self._writer.apply(take(lease, self.worker_id))
             if not isinstance(result, Applied):
                 return None
-            return self._hold(HeldLease(result.lease, sent))
+            return self._hold(HeldLease(result.lease, sent, stream_arn=self._stream_arn))
         finally:
             self._on_its_way.discard(lease.lease_key)
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from shardfleet.domain.delivery.lanes import LanesNote
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.slots.lags import lag_now
 from shardfleet.domain.slots.slot import LeaseOutcome
 from shardfleet.domain.slots.usage import next_throughput
@@ -29,6 +30,7 @@ class HeldLease:
     Attributes:
         lease: as the table is known to be; changes only with the table's answers.
         lease_key: its key.
+        shard: what it is of.
         is_held: this worker may still write.
         outcome: ``HELD`` until it is finished, handed over or lost.
         halt: set when this worker must begin no more work on the shard.
@@ -68,13 +70,15 @@ class HeldLease:
         "read_ms",
         "release_sent",
         "sent",
+        "shard",
         "throughput_kbps",
         "unsure",
     )
 
-    def __init__(self, lease: Lease, confirmed: Instant) -> None:
-        """Hold a lease that was confirmed at that time."""
+    def __init__(self, lease: Lease, confirmed: Instant, *, stream_arn: str) -> None:
+        """Hold a lease of a stream that was confirmed at that time."""
         self.lease = lease
+        self.shard = ShardRef.of(lease.lease_key, stream_arn)
         self.lease_key = lease.lease_key
         self.outcome = LeaseOutcome.HELD
         self.is_held = True

@@ -88,9 +88,7 @@ class ShardConsumer:
         self._config = config
         self._ports = ports
         self._patience = ports.reading.patience
-        self._progress = ports.progress(
-            held, config=config, stream_arn=ports.incarnation.stream_arn, ports=ports.delivery
-        )
+        self._progress = ports.progress(held, config=config, ports=ports.delivery)
         self._is_at_tip = False
         self._open_ms = 0
         self._promised = ""
@@ -136,7 +134,9 @@ class ShardConsumer:
                     await self._ports.ending.end(self._held, children)
                     await self._ports.faults.passed(self._held.lease_key)
                     await self._missing.ended()
-                    return self._held.lease.child_shard_ids
+                    return [
+                        self._held.shard.key_of(child) for child in self._held.lease.child_shard_ids
+                    ]
                 except StoppedByPolicy:
                     await self._progress.leave()
         except FellAsleep:
@@ -237,21 +237,21 @@ class ShardConsumer:
         await self._progress.stop_if_it_kills()
 
     def _expander(self) -> Deaggregator:
-        lease, sink = self._held.lease, self._ports.reading.events
+        held, sink = self._held, self._ports.reading.events
         return Deaggregator(
-            lease.lease_key,
-            lease.hash_key_range,
+            held.shard,
+            held.lease.hash_key_range,
             config=self._config,
             sink=sink,
-            halt=self._held.halt,
+            halt=held.halt,
         )
 
     def _reader(self, origin: ReadFrom) -> ShardReader:
         limits = ReadLimits(
             back_off_ms=self._patience.back_off_ms, records_most=self._config.records_per_read
         )
-        key, ports = self._held.lease_key, self._ports.reading
-        return ShardReader(key, origin, limits=limits, ports=ports, missing=self._missing)
+        shard, ports = self._held.shard, self._ports.reading
+        return ShardReader(shard, origin, limits=limits, ports=ports, missing=self._missing)
 
     async def _start(self) -> Position | None:
         """Return where to begin to read; None when the shard is over already."""
@@ -315,11 +315,13 @@ class ShardConsumer:
         """
         for child in children:
             if self._open_ms and not await self._has_begun(child):
-                await self._ports.tips.mark(child.shard_id, at_ms=self._open_ms)
+                key = self._held.shard.key_of(child.shard_id)
+                await self._ports.tips.mark(key, at_ms=self._open_ms)
 
     async def _has_begun(self, child: ChildShard) -> bool:
         try:
-            lease = await self._ports.delivery.checkpointer.read(child.shard_id)
+            key = self._held.shard.key_of(child.shard_id)
+            lease = await self._ports.delivery.checkpointer.read(key)
         except MalformedLease:  # Whoever can read it will say.
             return False
         return lease is not None and not lease.checkpoint.is_sentinel
@@ -376,8 +378,8 @@ class ShardConsumer:
     async def _is_beginning(self) -> bool:
         """Return whether the position is the shard's first number, which no record has (K13)."""
         shards = await self._ports.missing.stream.list_shards()
-        key, done = self._held.lease_key, self._held.done_text
-        return any(s.shard_id == key and s.starting_sequence_number == done for s in shards)
+        shard_id, done = self._held.shard.shard_id, self._held.done_text
+        return any(s.shard_id == shard_id and s.starting_sequence_number == done for s in shards)
 
     async def _mark_tip(self, *, is_left: bool = False) -> None:
         try:

@@ -21,6 +21,7 @@ from typing import cast
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.filters import RecordFilter
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.stream.hash_ranges import HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.ports import EventSink
@@ -114,7 +115,7 @@ class Deaggregator:
 
     def __init__(
         self,
-        shard_id: str,
+        shard: ShardRef,
         hash_range: HashKeyRange | None,
         *,
         config: FleetConfig,
@@ -125,14 +126,14 @@ class Deaggregator:
         Begin with nothing.
 
         Args:
-            shard_id: the shard.
+            shard: the shard.
             hash_range: of the shard; without one (old rows), nothing is discarded as misrouted.
             config: limits, filters and what is done with misrouted records.
             sink: takes events.
             halt: ends what goes on, at its next step; None: nobody asks for that.
 
         """
-        self._shard_id = shard_id
+        self._shard_id, self._lease_key = shard.shard_id, shard.lease_key
         self._hash_range = None if hash_range is None else (hash_range.start, hash_range.end)
         self._limits = ExpansionLimits(config.max_aggregate_records, config.max_aggregate_bytes)
         self._policy = cast("MisroutedPolicy", config.misrouted)
@@ -166,7 +167,7 @@ class Deaggregator:
                 stretch = 0
                 await self.pause()
         if count := since + len(fresh) - len(made):
-            self._sink.emit(RecordsFiltered(lease_key=self._shard_id, count=count))
+            self._sink.emit(RecordsFiltered(lease_key=self._lease_key, count=count))
 
     async def expand(
         self, records: Sequence[StreamRecord], done: ExtendedSequenceNumber | None
@@ -291,7 +292,7 @@ class Deaggregator:
         for verdict in sorted(unusual):
             self._sink.emit(
                 AggregatesNotExpanded(
-                    lease_key=self._shard_id,
+                    lease_key=self._lease_key,
                     verdict=verdict.value,
                     count=unusual[verdict],
                     records_dropped=dropped[verdict],

@@ -63,27 +63,18 @@ def done_of(batch: Sequence[Record], result: HandlerResult) -> int:
 class ShardDelivery:
     """Hands the records of one held lease to the handler."""
 
-    def __init__(
-        self,
-        held: HeldLease,
-        *,
-        config: FleetConfig,
-        stream_arn: str,
-        ports: DeliveryPorts,
-    ) -> None:
+    def __init__(self, held: HeldLease, *, config: FleetConfig, ports: DeliveryPorts) -> None:
         """
         Begin with nothing delivered.
 
         Args:
             held: the lease.
             config: limits and attempts.
-            stream_arn: for records that are given up.
             ports: the failure policy, the dispatcher and the rest.
 
         """
         self._held = held
         self._config = config
-        self._stream_arn = stream_arn
         self._ports = ports
         self._call_records = config.max_call_records
 
@@ -183,7 +174,7 @@ class ShardDelivery:
         """Carry the failure policy out for as many as are kept together, and go on behind them."""
         records = cut_batch(records, records_most=_KEPT_RECORDS_MOST, bytes_most=_KEPT_BYTES_MOST)
         failed = FailedRecords(
-            stream_arn=self._stream_arn,
+            stream_arn=self._held.shard.stream_arn,
             records=tuple(records),
             error=error,
             attempts=attempts,

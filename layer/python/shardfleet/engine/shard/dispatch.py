@@ -84,23 +84,19 @@ class DispatchPorts(Struct, frozen=True, kw_only=True):
 class Dispatcher:
     """The one place from which the user's handler is called."""
 
-    def __init__(
-        self, ports: DispatchPorts, *, config: FleetConfig, stream_arn: str, calls_end_ms: int
-    ) -> None:
+    def __init__(self, ports: DispatchPorts, *, config: FleetConfig, calls_end_ms: int) -> None:
         """
         Begin a turn.
 
         Args:
             ports: the handler and what guards it.
             config: limits and the time-out.
-            stream_arn: what a batch says about its stream.
             calls_end_ms: monotonic milliseconds by which the last call must be over (H10).
 
         """
         self._ports = ports
         self._clock = ports.clock
         self._timeout_ms = config.handler_timeout_ms
-        self._stream_arn = stream_arn
         self._calls_end_ms = calls_end_ms
         # As late as the turn's last writes may begin.
         self._notes_end_ms = calls_end_ms + config.turn_margin_ms // 3
@@ -193,8 +189,8 @@ class Dispatcher:
     def _batch(self, held: HeldLease, records: Sequence[Record], attempt: int) -> Batch:
         return Batch(
             records,
-            shard_id=held.lease_key,
-            stream_arn=self._stream_arn,
+            shard_id=held.shard.shard_id,
+            stream_arn=held.shard.stream_arn,
             millis_behind_latest=max(0, held.lag_ms),
             attempt=attempt,
             deadline_ms=self._clock.now_ms() + self._timeout_ms,

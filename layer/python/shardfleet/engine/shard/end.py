@@ -46,7 +46,7 @@ class ShardEnding(Struct, frozen=True, kw_only=True):
         for child in sorted(children, key=lambda child: child.shard_id):
             await self._wait_for_other_parents(held, child)
             lease = Lease(
-                lease_key=child.shard_id,
+                lease_key=held.shard.key_of(child.shard_id),
                 checkpoint=start_of_child(held.lease.checkpoint),
                 parent_shard_ids=tuple(sorted(child.parent_shard_ids)),
                 hash_key_range=child.hash_key_range,
@@ -82,17 +82,17 @@ class ShardEnding(Struct, frozen=True, kw_only=True):
         """
         patience = self.patience
         for parent in child.parent_shard_ids:
-            while parent != held.lease_key and await patience.persist(
-                partial(self._lacks_lease, parent, child), held.halt
+            while parent != held.shard.shard_id and await patience.persist(
+                partial(self._lacks_lease, held, parent, child), held.halt
             ):
                 await patience.persist(self.state.prompt_manager, held.halt)
                 await patience.pause(self.config.parent_poll_ms, held.halt)
 
-    async def _lacks_lease(self, parent: str, child: ChildShard) -> bool:
+    async def _lacks_lease(self, held: HeldLease, parent: str, child: ChildShard) -> bool:
         checkpointer = self.checkpointer
-        if await checkpointer.read(parent) is not None:
+        if await checkpointer.read(held.shard.key_of(parent)) is not None:
             return False
-        if await checkpointer.read(child.shard_id) is not None:
+        if await checkpointer.read(held.shard.key_of(child.shard_id)) is not None:
             return False
         listed = {shard.shard_id for shard in await self.stream.list_shards()}
         # A listing that lacks the child is from before the merge, maybe from before this parent.

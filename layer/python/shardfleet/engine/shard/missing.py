@@ -165,6 +165,7 @@ class MissingShardWatch:
         verdict = judge_gone(
             await self._noted(stored.note),
             listing,
+            shard_id=self._held.shard.shard_id,
             retention_ms=found.retention_ms,
             failover_ms=self._config.failover_ms,
             listed_ms=listed_ms,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.pacing import VISITOR, PolledShard, PollPace
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.engine.ports import Clock, ShardCalls
@@ -26,7 +27,7 @@ class PolledSource:
         """Let each shard be asked at once."""
         self._calls = calls
         self._clock = clock
-        self._shards = defaultdict[str, PolledShard](
+        self._shards = defaultdict[ShardRef, PolledShard](
             lambda: PolledShard(pace, now_ms=clock.monotonic_ms())
         )
 
@@ -43,7 +44,7 @@ class PolledSource:
 
     async def page(
         self,
-        shard_id: str,
+        shard: ShardRef,
         start: StartingPosition,
         *,
         resume_token: str | None,
@@ -51,11 +52,11 @@ class PolledSource:
         halt: Halt,
     ) -> RecordsPage:
         """Ask once the shard may be asked; see the port."""
-        clock, shard = self._clock, self._shards[shard_id]
-        wait_ms = shard.next_call_ms - clock.monotonic_ms()
+        clock, pace = self._clock, self._shards[shard]
+        wait_ms = pace.next_call_ms - clock.monotonic_ms()
         if wait_ms > 0 and await halt.wait(wait_ms):
             raise Halted
-        shard.asked(clock.monotonic_ms())
-        page = await self._calls.page(shard_id, start, resume_token=resume_token, limit=limit)
-        shard.answered(page, clock.monotonic_ms())
+        pace.asked(clock.monotonic_ms())
+        page = await self._calls.page(shard.shard_id, start, resume_token=resume_token, limit=limit)
+        pace.answered(page, clock.monotonic_ms())
         return page

@@ -49,16 +49,13 @@ class Progress:
 
     last_calls: ClassVar[int] = 1
 
-    def __init__(
-        self, held: HeldLease, *, config: FleetConfig, stream_arn: str, ports: DeliveryPorts
-    ) -> None:
+    def __init__(self, held: HeldLease, *, config: FleetConfig, ports: DeliveryPorts) -> None:
         """
         Begin with nothing delivered.
 
         Args:
             held: the lease.
             config: limits and attempts.
-            stream_arn: for records that are given up.
             ports: the failure policy, the dispatcher and the rest.
 
         """
@@ -67,7 +64,7 @@ class Progress:
         self.ports = ports
         self.attempts = ports.notes.attempts(held.lease_key)
         self.attempts.begin_anew()
-        self.delivery = ShardDelivery(held, config=config, stream_arn=stream_arn, ports=ports)
+        self.delivery = ShardDelivery(held, config=config, ports=ports)
         self.stop = self.delivery.stop
         self.flushed_ms = ports.clock.monotonic_ms() - config.checkpoint_ms
         self._flushing = asyncio.Lock()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.cursor import (
     Ask,
     End,
@@ -42,7 +43,7 @@ class ShardSource(Protocol):
 
     async def page(
         self,
-        shard_id: str,
+        shard: ShardRef,
         start: StartingPosition,
         *,
         resume_token: str | None,
@@ -79,7 +80,7 @@ class ShardReader:
     One shard, read forward.
 
     Args:
-        shard_id: the shard.
+        shard: the shard.
         origin: where to begin.
         limits: how much is asked for, and how often in vain.
         ports: the source and the rest.
@@ -92,7 +93,7 @@ class ShardReader:
 
     def __init__(
         self,
-        shard_id: str,
+        shard: ShardRef,
         origin: ReadFrom,
         *,
         limits: ReadLimits,
@@ -100,10 +101,10 @@ class ShardReader:
         missing: MissingShardWatch | None = None,
     ) -> None:
         """Stand at the start; nothing is read yet."""
-        self._shard_id = shard_id
+        self._shard = shard
         self._ports = ports
         self._missing = missing
-        self.cursor = ShardCursor(shard_id, origin, limits=limits, now=moment_of(ports.clock))
+        self.cursor = ShardCursor(shard.shard_id, origin, limits=limits, now=moment_of(ports.clock))
 
     async def next_page(self, halt: Halt) -> RecordsPage | End:
         """
@@ -154,7 +155,7 @@ class ShardReader:
         cursor.asked(moment_of(clock))
         try:
             page = await self._ports.source.page(
-                self._shard_id,
+                self._shard,
                 ask.start,
                 resume_token=ask.resume_token,
                 limit=ask.limit,
@@ -167,7 +168,7 @@ class ShardReader:
             self._tell(error)
 
     def _tell(self, error: ShardfleetError) -> None:
-        key, cursor, told = self._shard_id, self.cursor, self._ports.events.emit
+        key, cursor, told = self._shard.lease_key, self.cursor, self._ports.events.emit
         if isinstance(error, FalseEnd):
             told(FalseShardEnd(lease_key=key, reason=str(error)))
         elif isinstance(error, IteratorExpired):

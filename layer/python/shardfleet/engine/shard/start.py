@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Lease
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.leases.sync import PIN_BACK_MS
 from shardfleet.domain.reading.cursor import SHORTEST_RETENTION_MS
 from shardfleet.domain.stream.sequence import (
@@ -59,12 +60,12 @@ async def start_position(
         clock: the stream's, for a pin of our own, when a Java worker made the lease.
 
     """
-    shard_id = lease.lease_key
+    shard_id = ShardRef.of(lease.lease_key, incarnation.stream_arn).shard_id
     if not done.is_sentinel:
         return Position(incarnation, shard_id, PointKind.SEQUENCE, done=done)
     if done.sequence_number == LATEST:
         instant_ms = await state.pin(
-            shard_id,
+            lease.lease_key,
             instant_ms=clock.now_ms() - PIN_BACK_MS,
             created_ms=incarnation.created_ms,
         )

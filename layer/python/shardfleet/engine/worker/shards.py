@@ -74,10 +74,7 @@ class ShardWork:
         self.usage = _usage_meter(slot, config=config, ports=ports)
         self._beside = LeaseNotes(ports.fleet_state, slot.worker_id)
         self._notes = CrashNotes(
-            self._beside,
-            suspicious=slot.open_turns > 0,
-            config=config,
-            events=ports.events,
+            self._beside, suspicious=slot.open_turns > 0, config=config, events=ports.events
         )
         writer = LeaseWriter(
             slot.worker_id,
@@ -88,7 +85,11 @@ class ShardWork:
             epoch_is_mine=epoch_is_mine,
         )
         self.checkpointer = Checkpointer(
-            writer, renew_ms=config.renew_ms, patience=patience, events=ports.events
+            writer,
+            stream_arn=config.stream_arn,
+            renew_ms=config.renew_ms,
+            patience=patience,
+            events=ports.events,
         )
 
     async def check_stream(self, halt: Halt) -> None:
@@ -119,7 +120,6 @@ class ShardWork:
                 usage=self.usage,
             ),
             config=config,
-            stream_arn=incarnation.stream_arn,
             calls_end_ms=self._calls_end_ms,
         )
         return ConsumerPorts(
