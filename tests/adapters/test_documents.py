@@ -26,18 +26,18 @@ async def test_every_kind_is_written_read_listed_counted_and_deleted_over_the_wi
     for whole in DOCUMENTS.values():
         kind = kind_of(whole.kind)
         body = json.loads(json.dumps(whole.body))
-        written = await documents.write(kind, whole.id, body, expected_version=None)
+        written = await documents.raw.write(kind, whole.id, body, expected_version=None)
         assert isinstance(written, Written)
         assert (await documents.get(kind, whole.id)).body == kind.read(body, whole.id)
         assert len(await documents.all(kind)) == 1
-    page = await documents.page()
+    page = await documents.raw.page()
     assert {each.kind for each in page.documents} == {d.kind for d in DOCUMENTS.values()}
     assert len(page.documents) == len(KINDS)
-    assert await documents.increment(kind_of("prompt"), "manager") == 2
+    assert await documents.raw.increment(kind_of("prompt"), "manager") == 2
     for each in page.documents:
         version = 2 if each.kind == "prompt" else 1
-        assert await documents.delete(kind_of(each.kind), each.id, expected_version=version)
-    assert (await documents.page()).documents == []
+        assert await documents.raw.delete(kind_of(each.kind), each.id, expected_version=version)
+    assert (await documents.raw.page()).documents == []
 
 
 UNVERSIONED = {

@@ -58,12 +58,12 @@ async def clicks_fleet(state):
             await documents.write_slot(slot, None)
         why = {"by": "ann", "since_ms": now_ms - 60_000, "reason": "a new index is built"}
         body = {"fleet": None, "leases": {SPLIT: why}}
-        await documents.store.write("pause", "fleet", body, expected_version=None)
+        await documents.store.raw.write("pause", "fleet", body, expected_version=None)
         used = {"mb_ms": 256 * 43_200_000, "requests": 720, "write_tenths": 1_000}
         times = {"began_ms": now_ms - 43_200_000, "until_ms": now_ms}
         page = {"used": used, "metrics": ["lag", "records"]} | times
         ledger = f"ledger {day_of(now_ms)}"
-        await documents.store.write(ledger, "manager", page, expected_version=None)
+        await documents.store.raw.write(ledger, "manager", page, expected_version=None)
     if state == "stopped":
         await documents.write_stop(_stop(now_ms))
     if state == "begun":

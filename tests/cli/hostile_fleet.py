@@ -77,7 +77,7 @@ async def fill(state, names, slot):
         },
     }
     for (kind, name), body in documents.items():
-        await state.store.write(kind, name, body, expected_version=None)
+        await state.store.raw.write(kind, name, body, expected_version=None)
 
 
 def _reason(text):

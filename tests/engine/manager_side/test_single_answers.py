@@ -96,7 +96,7 @@ ESSENTIAL = {
     "stream.incarnation",
     "stream.list_shards",
 }
-INSPECTION = "state.page None"  # the look for documents that cannot be read
+INSPECTION = "state.page"  # the look for documents that cannot be read
 CELLS = [(call, kind) for call in calls() for kind in KINDS]
 
 

@@ -130,7 +130,7 @@ def import_(
 
         await _check_stream(stream, wanted.incarnation)
         plan = await _plan(wanted, at.leases, stream, watch_s=watch)
-        state = at.state.store if isinstance(at, FleetAccess) else None
+        state = at.state.store.raw if isinstance(at, FleetAccess) else None
         importer = PositionImporter(at.leases, clock=at.clock, state=state)
         if not as_json:
             _print_plan(name, plan)

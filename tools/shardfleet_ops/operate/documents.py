@@ -285,7 +285,7 @@ class DocumentWard:
         found: list[UnreadableDocument] = []
         after: tuple[str, str] | None = None
         for _ in range(pages_most):
-            page = await self._documents.page(after)
+            page = await self._documents.raw.page(after)
             for document in page.documents:
                 kind = kind_of(document.kind)
                 if kind is not None and (reason := read_as(kind, document).reason):
@@ -306,9 +306,9 @@ class DocumentWard:
         with suppress(OutcomeUnknown):
             if kind == GENERATION:
                 body = {"at_ms": 0}
-                anew = await self._documents.write(kind, name, body, expected_version=version)
+                anew = await self._documents.raw.write(kind, name, body, expected_version=version)
                 return isinstance(anew, Written)
-            return await self._documents.delete(kind, name, expected_version=version)
+            return await self._documents.raw.delete(kind, name, expected_version=version)
         return False
 
     async def mend(self, document: UnreadableDocument, facts: MendingFacts) -> bool:
@@ -324,7 +324,7 @@ class DocumentWard:
             raise ProtocolError("cannot be mended; --drop loses what it had")
         if care.mend is None:
             return await self.drop(document)
-        current = await self._documents.read(document.kind, document.id)
+        current = await self._documents.raw.read(document.kind, document.id)
         kind = kind_of(document.kind)
         if current is None or kind is None or current.version != document.version:
             return False
@@ -333,7 +333,7 @@ class DocumentWard:
         if again.reason:
             raise ProtocolError(f"cannot be mended: {again.reason}; --drop deletes it")
         with suppress(OutcomeUnknown):
-            written = await self._documents.write(
+            written = await self._documents.raw.write(
                 document.kind, document.id, body, expected_version=document.version
             )
             return isinstance(written, Written)

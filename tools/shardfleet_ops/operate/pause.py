@@ -157,7 +157,7 @@ class Operator:
         Wait until the leases are finished, and return those that are not in time.
         """
         for key in lease_keys:
-            await raise_generation(self.state.store, key, now_ms=self.clock.now_ms())
+            await raise_generation(self.state.store.raw, key, now_ms=self.clock.now_ms())
             await GoneRecord(self.state.store).decide(key, person=person)
         return await self._until_none(
             lease_keys, lambda lease: not lease.is_finished, within_ms=within_ms

@@ -301,7 +301,7 @@ class Rewinder:
         try:
             # Whoever is cut off behind this has nothing count any more, and nothing lost.
             await raise_generation(
-                store,
+                store.raw,
                 lease.lease_key,
                 now_ms=now_ms,
                 to=position_text(to),

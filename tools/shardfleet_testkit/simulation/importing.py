@@ -97,7 +97,7 @@ class ImportingPerson:
             log(name, "would import", plan)
             if not plan.obstacles:
                 importer = PositionImporter(
-                    person.leases, clock=person.clock, state=person.state.store
+                    person.leases, clock=person.clock, state=person.state.store.raw
                 )
                 log(name, "has imported", await importer.carry_out(plan))
         except ShardfleetError as error:

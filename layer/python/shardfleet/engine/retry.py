@@ -312,6 +312,7 @@ class _Insisting:
                 await self._patience.clock.sleep_ms(self._patience.back_off_ms(failures))
             return await call(*arguments, **options)
 
+        setattr(self, name, insist)
         return insist
 
 

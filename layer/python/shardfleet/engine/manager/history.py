@@ -72,7 +72,7 @@ class KeptTurn(Struct, frozen=True):
 class History:
     """The kept turns and places, as documents."""
 
-    def __init__(self, store: StateStore) -> None:
+    def __init__(self, store: StateStore | Documents) -> None:
         """Nothing is read yet."""
         self._store = Documents.of(store)
 
@@ -111,7 +111,7 @@ class History:
         """Write a document that nobody has written yet; turns may end in the same millisecond."""
         for number in range(DOCUMENTS_MOST * 4):
             with_number = f"{name}-{number:02d}"
-            result = await self._store.write(
+            result = await self._store.raw.write(
                 TURN, with_number, body, expected_version=None, expires_ms=expires_ms
             )
             if isinstance(result, Written):
@@ -126,12 +126,12 @@ class History:
             parts[_document_of(key)].append(after[key])
         for name in sorted(touched):
             latest = sorted(parts[name], key=lambda place: -place.since_ms)
-            rows = fitting(place.row() for place in latest[:PLACES_PER_DOCUMENT])
+            rows = fitting([place.row() for place in latest[:PLACES_PER_DOCUMENT]])
             # Whatever is there is overwritten: the turn lock makes this a single writer.
-            current = await self._store.read(PLACES, name)
+            current = await self._store.raw.read(PLACES, name)
             version = current.version if current else None
             body = {"leases": rows, "left_out": len(latest) - len(rows)}
-            await self._store.write(PLACES, name, body, expected_version=version)
+            await self._store.raw.write(PLACES, name, body, expected_version=version)
 
 
 def _document_of(lease_key: str) -> str:

@@ -51,11 +51,11 @@ class Inspector:
         met = self._met
         self._met = {}
         try:
-            page = await self._documents.page()
+            page = await self._documents.raw.page()
             seen = list(page.documents)
             if page.after is not None:
                 kind = KINDS[self._clock.now_ms() // INSPECT_EVERY_MS % len(KINDS)]
-                seen += (await self._documents.page((str(kind), " "))).documents
+                seen += (await self._documents.raw.page((str(kind), " "))).documents
             self._read(seen)
             self._inspected = self._met
             self._looked_ms = now_ms

@@ -145,7 +145,7 @@ class Observer:
         return plan_turn(self._config, replace(snapshot, evidence=evidence))
 
 
-async def began_ms(store: StateStore, created_ms: int) -> int | None:
+async def began_ms(store: StateStore | Documents, created_ms: int) -> int | None:
     """
     Return the earliest instant to which a LATEST lease is pinned: when the fleet began.
 

@@ -189,7 +189,7 @@ def plan_body(report: TurnReport) -> Mapping[str, Any]:
     left_out: dict[str, int] = {}
     left = DOCUMENT_BYTES_MOST
     for name, (found, row_of) in parts.items():
-        rows[name] = fitting(map(row_of, found[:REASONS_MOST]), bytes_most=left)
+        rows[name] = fitting([row_of(each) for each in found[:REASONS_MOST]], bytes_most=left)
         left -= value_bytes(rows[name])
         left_out[name] = len(found) - len(rows[name])
     return {

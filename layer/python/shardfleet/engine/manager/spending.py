@@ -30,7 +30,7 @@ BY_BUDGET = "the budget"  # who has paused the fleet, when it is paused for mone
 class RegimeRecord:
     """The one document about the regime."""
 
-    def __init__(self, store: StateStore) -> None:
+    def __init__(self, store: StateStore | Documents) -> None:
         """Wrap the fleet-state table."""
         self._store = Documents.of(store)
 
@@ -43,21 +43,21 @@ class RegimeRecord:
 
     async def write(self, chosen: Chosen) -> None:
         """Keep what is in force (manager only; the turn lock makes it a single writer)."""
-        found = await self._store.read(REGIME, FLEET)
+        found = await self._store.raw.read(REGIME, FLEET)
         body = {
             "name": chosen.name.value,
             "reason": reason_json(chosen.reason),
             "since_ms": chosen.since_ms,
         }
         version = found.version if found else None
-        await self._store.write(REGIME, FLEET, body, expected_version=version)
+        await self._store.raw.write(REGIME, FLEET, body, expected_version=version)
 
 
 class RegimeKeeper:
     """Chooses, over the turns of one manager invocation."""
 
     def __init__(
-        self, config: FleetConfig, *, store: StateStore, clock: Clock, events: EventSink
+        self, config: FleetConfig, *, store: StateStore | Documents, clock: Clock, events: EventSink
     ) -> None:
         """Nothing is read yet."""
         self._config = config

@@ -105,7 +105,7 @@ class LeaseManager:
         """Wire the parts of a turn."""
         self._config = config
         patience = Patience.of(config, clock=ports.clock, entropy=ports.entropy)
-        self._inspector = Inspector(insisting(ports.state.store, patience), ports.clock)
+        self._inspector = Inspector(insisting(ports.state.store.raw, patience), ports.clock)
         state = FleetState(self._inspector.documents, ports.clock)
         self._history = TurnHistory(state, ports.events)
         ports = replace(
@@ -265,7 +265,7 @@ class LeaseManager:
         try:
             seen = await self._inspector.inspect_if_due()
             if seen:
-                await sweep(seen, plan, leases=ports.leases, state=ports.state.store, box=box)
+                await sweep(seen, plan, leases=ports.leases, state=ports.state.store.raw, box=box)
         except (BoxSpent, ShardfleetError) as error:
             why = f"{type(error).__name__}: {error}"
             self._ports.events.emit(ManagerStepCut(step="inspection", reason=why))
@@ -287,7 +287,7 @@ class LeaseManager:
         """Keep what was found of shards without a lease, before any is created or deleted."""
         snapshot, state = plan.snapshot, self._ports.state
         if snapshot.evidence and plan.suspicions != snapshot.evidence.suspicions:
-            await write_rows(state.store, SUSPECTS, plan.suspicions)
+            await write_rows(state.store.raw, SUSPECTS, plan.suspicions)
         if plan.sync.finished not in (None, snapshot.finished):
             await state.write_finished(plan.sync.finished or ())
 
@@ -321,7 +321,7 @@ class LeaseManager:
             if await leases.get(key) is None:
                 # It may have been there before: what is noted of that one is none of this one's.
                 now_ms = self._ports.clock.now_ms()
-                await raise_generation(state.store, key, now_ms=now_ms)
+                await raise_generation(state.store.raw, key, now_ms=now_ms)
             if isinstance(await leases.apply(creation(wanted.lease)), Applied):
                 events.emit(LeaseCreated(lease_key=key, reason=reason))
                 if key in plan.sync.repairs:

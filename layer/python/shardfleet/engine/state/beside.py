@@ -46,7 +46,7 @@ _ROUNDS_MOST = 20  # Two people at most set back one lease at a time; more round
 T = TypeVar("T")
 
 
-async def generation_of(store: StateStore, lease_key: str) -> Generation:
+async def generation_of(store: StateStore | Documents, lease_key: str) -> Generation:
     """
     Read how often a lease was set back.
 
@@ -207,7 +207,7 @@ class LeaseNotes:
         if is_its_own and replace(found.body, stamp=None) == note:
             body = {**msgspec.to_builtins(found.body), "is_open": False}
             name = body.pop("lease_key")
-            await self._state.store.write(NOTE, name, body, expected_version=found.version)
+            await self._state.store.raw.write(NOTE, name, body, expected_version=found.version)
 
     async def recall(self, kind: DocumentKind[T], lease_key: str) -> tuple[T | None, int | None]:
         """
@@ -276,7 +276,8 @@ class LeaseNotes:
         body = msgspec.to_builtins(
             TipMark(at_ms=mark.at_ms, done=mark.done, told=mark.told, stamp=stamp)
         )
-        result = await self._state.store.write(TIP, lease_key, body, expected_version=mark.version)
+        store = self._state.store.raw
+        result = await store.write(TIP, lease_key, body, expected_version=mark.version)
         return isinstance(result, Written)
 
     async def _generation_of(self, lease_key: str) -> Generation:

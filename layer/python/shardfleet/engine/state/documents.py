@@ -9,7 +9,7 @@ but itself. What was in it is never quoted: it may be anything, records included
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Generic, Self, TypeVar
 
@@ -17,12 +17,9 @@ import msgspec
 from msgspec import Struct
 
 from shardfleet.engine.ports import (
-    Conflict,
     Document,
-    DocumentPage,
     EventSink,
     StateStore,
-    Written,
 )
 from shardfleet.errors import MalformedDocument, ProtocolError
 from shardfleet.events.worker import DocumentUnreadable
@@ -197,9 +194,11 @@ def event_of(document: UnreadableDocument) -> DocumentUnreadable:
 
 class Documents:
     """
-    The fleet-state table, read by kinds; it is the ``StateStore`` port, too.
+    The fleet-state table, read by kinds.
 
-    What is written goes through as it is.
+    Attributes:
+        raw: the documents as they are kept; what is written is written there.
+
     """
 
     def __init__(
@@ -213,22 +212,22 @@ class Documents:
             tell: called with each document that cannot be read, each time it is met.
 
         """
-        self._store = store
+        self.raw = store
         self._tell = tell
 
     @classmethod
-    def of(cls, store: StateStore) -> Documents:
+    def of(cls, store: StateStore | Documents) -> Documents:
         """Return a store that reads by kinds, which it may be already."""
         return store if isinstance(store, Documents) else cls(store)
 
     async def get(self, kind: DocumentKind[T], id: str) -> FoundDocument[T] | None:  # noqa: A002 - the port's name
         """Read one document consistently; None: there is none."""
-        document = await self._store.read(kind, id)
+        document = await self.raw.read(kind, id)
         return None if document is None else self.typed(kind, document)
 
     async def all(self, kind: DocumentKind[T]) -> list[FoundDocument[T]]:
         """Read all documents of a kind consistently, ordered by id (manager and CLI only)."""
-        return [self.typed(kind, document) for document in await self._store.list(kind)]
+        return [self.typed(kind, document) for document in await self.raw.list(kind)]
 
     async def bodies(self, kind: DocumentKind[T]) -> list[T]:
         """Read what those of a kind say that can be read, ordered by id (manager and CLI only)."""
@@ -240,41 +239,6 @@ class Documents:
         if found.body is None:
             self._tell(UnreadableDocument(kind, found.id, found.version, found.reason))
         return found
-
-    # --- the documents as they are kept
-
-    async def read(self, kind: str, id: str) -> Document | None:  # noqa: A002 - the port's name
-        """Read one document, whatever it says."""
-        return await self._store.read(kind, id)
-
-    async def list(self, kind: str) -> Sequence[Document]:
-        """Read all documents of a kind, whatever they say."""
-        return await self._store.list(kind)
-
-    async def page(self, after: tuple[str, str] | None = None) -> DocumentPage:
-        """Read some documents of all kinds, whatever they say."""
-        return await self._store.page(after)
-
-    async def write(
-        self,
-        kind: str,
-        id: str,  # noqa: A002 - the port's name
-        body: Mapping[str, Any],
-        *,
-        expected_version: int | None,
-        expires_ms: int | None = None,
-    ) -> Written | Conflict:
-        """Write by compare-and-set, as the port says."""
-        expiry = {} if expires_ms is None else {"expires_ms": expires_ms}
-        return await self._store.write(kind, id, body, expected_version=expected_version, **expiry)
-
-    async def increment(self, kind: str, id: str) -> int:  # noqa: A002 - the port's name
-        """Count a document's version up, as the port says."""
-        return await self._store.increment(kind, id)
-
-    async def delete(self, kind: str, id: str, *, expected_version: int) -> bool:  # noqa: A002
-        """Delete by version, as the port says."""
-        return await self._store.delete(kind, id, expected_version=expected_version)
 
 
 def read_as(kind: DocumentKind[T], document: Document) -> FoundDocument[T]:

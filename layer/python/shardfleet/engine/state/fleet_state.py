@@ -71,7 +71,7 @@ class VersionedSlot(Struct, frozen=True):
 class FleetState:
     """The fleet-state table, typed."""
 
-    def __init__(self, store: StateStore, clock: Clock) -> None:
+    def __init__(self, store: StateStore | Documents, clock: Clock) -> None:
         """Wrap a store; the clock stamps nothing but locks."""
         self._store = Documents.of(store)
         self._clock = clock
@@ -149,7 +149,7 @@ class FleetState:
         """Write by compare-and-set; return the record as it is now, and whether we wrote it so."""
         body = slot_body(slot)
         try:
-            result = await self._store.write(SLOT, slot.slot_id, body, expected_version=version)
+            result = await self._store.raw.write(SLOT, slot.slot_id, body, expected_version=version)
         except OutcomeUnknown:
             found = await self.slot(slot.slot_id)
             return found, found == VersionedSlot(slot, (version or 0) + 1)
@@ -175,11 +175,11 @@ class FleetState:
             key: (seen.counter, seen.owner, seen.first_seen_ms) if seen.is_renewed else seen
             for key, seen in sightings.items()
         }
-        await write_rows(self._store, SIGHTINGS, rows, found=self._found.pop(SIGHTINGS, None))
+        await write_rows(self._store.raw, SIGHTINGS, rows, found=self._found.pop(SIGHTINGS, None))
 
     async def _all(self, kind: DocumentKind[T]) -> list[FoundDocument[T]]:
         """Read the documents of a kind, of which those to be written next know."""
-        found = self._found[kind] = await self._store.list(kind)
+        found = self._found[kind] = await self._store.raw.list(kind)
         return [self._store.typed(kind, document) for document in found]
 
     # --- shards that are done with
@@ -192,7 +192,7 @@ class FleetState:
     async def write_finished(self, shard_ids: Collection[str]) -> None:
         """Keep them instead of those before (manager only)."""
         rows = dict.fromkeys(shard_ids, 1)
-        await write_rows(self._store, FINISHED, rows, per_document=FINISHED_PER_DOCUMENT)
+        await write_rows(self._store.raw, FINISHED, rows, per_document=FINISHED_PER_DOCUMENT)
 
     # --- pins
 
@@ -216,9 +216,11 @@ class FleetState:
         expected: int | None = None
         for _ in range(_CAS_ROUNDS_MOST):
             try:
-                result = await self._store.write(PIN, lease_key, body, expected_version=expected)
+                result = await self._store.raw.write(
+                    PIN, lease_key, body, expected_version=expected
+                )
             except OutcomeUnknown:
-                current = await self._store.read(PIN, lease_key)
+                current = await self._store.raw.read(PIN, lease_key)
             else:
                 current = result.document if isinstance(result, Written) else result.current
             if current is not None:
@@ -265,7 +267,7 @@ class FleetState:
         body = _body(note)
         lease_key = body.pop("lease_key")
         try:
-            result = await self._store.write(kind, lease_key, body, expected_version=version)
+            result = await self._store.raw.write(kind, lease_key, body, expected_version=version)
         except OutcomeUnknown:
             found, now = await self.beside(kind, lease_key)
             if found == note and now == (version or 0) + 1:
@@ -315,11 +317,11 @@ class FleetState:
 
     async def prompt_manager(self) -> int:
         """Ask the running manager for an early turn (hazard H13)."""
-        return await self._store.increment(PROMPT, MANAGER)
+        return await self._store.raw.increment(PROMPT, MANAGER)
 
     async def prompts(self) -> int:
         """Return how often the manager has been prompted."""
-        document = await self._store.read(PROMPT, MANAGER)
+        document = await self._store.raw.read(PROMPT, MANAGER)
         return 0 if document is None else document.version
 
     async def take_lock(self, holder: str, *, duration_ms: int, longest_ms: int) -> int | None:
@@ -345,11 +347,11 @@ class FleetState:
             held = lock.until_ms > now_ms and lock.holder != holder
             if held and lock.until_ms > now_ms + longest_ms:
                 capped = {"holder": lock.holder, "until_ms": now_ms + longest_ms}
-                await self._store.write(LOCK, MANAGER, capped, expected_version=current.version)
+                await self._store.raw.write(LOCK, MANAGER, capped, expected_version=current.version)
             if held:
                 return None
         body = {"holder": holder, "until_ms": now_ms + duration_ms}
-        result = await self._store.write(
+        result = await self._store.raw.write(
             LOCK, MANAGER, body, expected_version=current.version if current else None
         )
         return result.document.version if isinstance(result, Written) else None
@@ -359,7 +361,7 @@ class FleetState:
         current = await self._store.get(LOCK, MANAGER)
         if current is not None and current.body and current.body.holder == holder:
             body = {"holder": holder, "until_ms": 0}
-            await self._store.write(LOCK, MANAGER, body, expected_version=current.version)
+            await self._store.raw.write(LOCK, MANAGER, body, expected_version=current.version)
 
     async def check_incarnation(self, found: StreamIncarnation) -> None:
         """
@@ -372,7 +374,7 @@ class FleetState:
 
         """
         body = {"arn": found.stream_arn, "created_ms": found.created_ms}
-        result = await self._store.write(STREAM, IDENTITY, body, expected_version=None)
+        result = await self._store.raw.write(STREAM, IDENTITY, body, expected_version=None)
         if isinstance(result, Conflict) and result.current is not None:
             known = self._store.typed(STREAM, result.current).body
             if known is not None and known != found:
@@ -398,18 +400,20 @@ class FleetState:
 
     async def write_handovers(self, pending: Mapping[str, Handover]) -> None:
         """Keep which handovers are pending, as the sightings are kept (manager only)."""
-        await write_rows(self._store, HANDOVERS, pending, found=self._found.pop(HANDOVERS, None))
+        await write_rows(
+            self._store.raw, HANDOVERS, pending, found=self._found.pop(HANDOVERS, None)
+        )
 
     async def write_pace(self, pace: Pace, version: int | None) -> None:
         """Keep what sizing remembers, over the version that was read (manager only)."""
         body = {"surplus_ms": pace.surplus_ms, "raised_ms": pace.raised_ms}
-        await self._store.write(PACE, MANAGER, body, expected_version=version)
+        await self._store.raw.write(PACE, MANAGER, body, expected_version=version)
 
     async def write_loads(self, loads: Loads) -> None:
         """Keep what the balancing compares, as the sightings are kept (manager only)."""
         workers = {worker_id: [*astuple(use)] for worker_id, use in loads.workers.items()}
         await write_rows(
-            self._store,
+            self._store.raw,
             LOADS,
             rows_of_loads(loads.leases, workers),
             per_document=LOADS_PER_DOCUMENT,
@@ -427,7 +431,7 @@ class FleetState:
 
     async def plan(self) -> Mapping[str, Any] | None:
         """Read the last plan, as it was written; None: there is none that can be read."""
-        document = await self._store.read(PLAN, LAST)
+        document = await self._store.raw.read(PLAN, LAST)
         if document is None or self._store.typed(PLAN, document).body is None:
             return None
         return document.body
@@ -447,15 +451,15 @@ class FleetState:
             The version that it has now; None: what is there is to stay, says `unless`.
 
         """
-        current = await self._store.read(kind, name)
+        current = await self._store.raw.read(kind, name)
         for _ in range(_CAS_ROUNDS_MOST):
             if current and unless(current):
                 return None
             version = current.version if current else None
             try:
-                result = await self._store.write(kind, name, body, expected_version=version)
+                result = await self._store.raw.write(kind, name, body, expected_version=version)
             except OutcomeUnknown:
-                current = await self._store.read(kind, name)
+                current = await self._store.raw.read(kind, name)
                 if current is not None and current.body == body:
                     return current.version
                 continue

@@ -29,7 +29,7 @@ class VersionedGone(Struct, frozen=True):
 class GoneRecord:
     """The documents about shards that are not found."""
 
-    def __init__(self, store: StateStore) -> None:
+    def __init__(self, store: StateStore | Documents) -> None:
         """Wrap the fleet-state table."""
         self._store = Documents.of(store)
 
@@ -60,7 +60,7 @@ class GoneRecord:
         """
         body = asdict(note) | {"reason": reason_json(note.reason) if note.reason else None}
         key = body.pop("lease_key")
-        result = await self._store.write(GONE, key, body, expected_version=version)
+        result = await self._store.raw.write(GONE, key, body, expected_version=version)
         return isinstance(result, Written)
 
     async def forget(self, found: VersionedGone, *, known_ms: int) -> None:

@@ -35,7 +35,7 @@ def day_of(at_ms: int) -> str:
 class Ledger:
     """The pages, as documents."""
 
-    def __init__(self, store: StateStore) -> None:
+    def __init__(self, store: StateStore | Documents) -> None:
         """Wrap the fleet-state table."""
         self._store = Documents.of(store)
 
@@ -63,7 +63,7 @@ class Ledger:
                     began_ms=page.began_ms or at_ms,
                     until_ms=at_ms,
                 )
-                result = await self._store.write(
+                result = await self._store.raw.write(
                     kind,
                     writer,
                     msgspec.to_builtins(page),

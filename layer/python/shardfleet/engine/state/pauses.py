@@ -30,7 +30,7 @@ _ROUNDS_MOST = 20  # several people may pause and resume at a time; more rounds 
 class PauseRecord:
     """The one document about pauses."""
 
-    def __init__(self, store: StateStore) -> None:
+    def __init__(self, store: StateStore | Documents) -> None:
         """Wrap the fleet-state table."""
         self._store = Documents.of(store)
 
@@ -92,7 +92,7 @@ class PauseRecord:
             with suppress(OutcomeUnknown):
                 body = msgspec.to_builtins(wanted)
                 del body["is_unknown"]
-                written = await self._store.write(PAUSE, FLEET, body, expected_version=version)
+                written = await self._store.raw.write(PAUSE, FLEET, body, expected_version=version)
                 if isinstance(written, Written):
                     return wanted
         raise ProtocolError(

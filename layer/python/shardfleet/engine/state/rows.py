@@ -35,7 +35,9 @@ def rows_kind(name: str, row: type[R]) -> DocumentKind[dict[str, R]]:
     return DocumentKind(name, _Body, made=lambda body: decoder.decode(body.leases))
 
 
-async def read_rows(store: StateStore, kind: DocumentKind[dict[str, R]]) -> dict[str, R]:
+async def read_rows(
+    store: StateStore | Documents, kind: DocumentKind[dict[str, R]]
+) -> dict[str, R]:
     """Read the rows of all documents of a kind that can be read."""
     return rows_of(await Documents.of(store).all(kind))
 

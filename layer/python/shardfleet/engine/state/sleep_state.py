@@ -24,7 +24,7 @@ FLEET = "fleet"
 class NapRecord:
     """The documents about sleep."""
 
-    def __init__(self, store: StateStore) -> None:
+    def __init__(self, store: StateStore | Documents) -> None:
         """Wrap the fleet-state table."""
         self._store = Documents.of(store)
 
@@ -38,10 +38,10 @@ class NapRecord:
             Throttled: not written.
 
         """
-        current = await self._store.read(NAP, nap.lease_key)
+        current = await self._store.raw.read(NAP, nap.lease_key)
         version = None if current is None else current.version
         with suppress(OutcomeUnknown):
-            written = await self._store.write(
+            written = await self._store.raw.write(
                 NAP, nap.lease_key, nap.body(), expected_version=version
             )
             return isinstance(written, Written)
@@ -64,7 +64,7 @@ class NapRecord:
 
         """
         with suppress(OutcomeUnknown):
-            return await self._store.delete(NAP, lease_key, expected_version=version)
+            return await self._store.raw.delete(NAP, lease_key, expected_version=version)
         return False
 
     # --- glances
@@ -82,7 +82,7 @@ class NapRecord:
 
         """
         with suppress(OutcomeUnknown):
-            await write_rows(self._store, GLANCES, glances)
+            await write_rows(self._store.raw, GLANCES, glances)
 
     # --- other applications
 
@@ -99,11 +99,11 @@ class NapRecord:
             Throttled: not written.
 
         """
-        current = await self._store.read(FOREIGN, FLEET)
+        current = await self._store.raw.read(FOREIGN, FLEET)
         version = None if current is None else current.version
         with suppress(OutcomeUnknown):
             if foreign is not None:
                 body = {"owner": foreign.owner, "seen_ms": foreign.seen_ms}
-                await self._store.write(FOREIGN, FLEET, body, expected_version=version)
+                await self._store.raw.write(FOREIGN, FLEET, body, expected_version=version)
             elif version is not None:
-                await self._store.delete(FOREIGN, FLEET, expected_version=version)
+                await self._store.raw.delete(FOREIGN, FLEET, expected_version=version)

@@ -21,6 +21,7 @@ from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.engine.shard.progress import Progress
 from shardfleet.engine.shard.reader import ShardSource
 from shardfleet.engine.shard.usage import CpuMeter
+from shardfleet.engine.state.documents import Documents
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.events.base import Event
 
@@ -62,7 +63,7 @@ class WorkerPorts(Struct, frozen=True, kw_only=True):
     clock: Clock
     entropy: Entropy
     leases: LeaseStore
-    state: StateStore
+    state: StateStore | Documents
     stream: StreamDirectory
     source: ShardSource
     handler: HandlerRunner

@@ -69,7 +69,7 @@ class WorkerTurn:
         """Prepare; see :func:`worker_turn`."""
         self._config = config
         events = UnfailingSink(ports.events)
-        state = Documents(ports.state, TellOnce(events))
+        state = Documents(Documents.of(ports.state).raw, TellOnce(events))
         ports = replace(ports, events=events, state=state)
         self._ports = ports
         self._began_ms = ports.clock.monotonic_ms()
