@@ -35,7 +35,7 @@ LANES_BYTES_MOST = 10 * 1024 * 1024  # As much again as the page that is read me
 WAKING_MS = 5_000
 # What words of options mean, by what is read of them.
 CONTRACTS = {"auto": True, "native": True, "event": False}  # The handler may get a batch.
-WIRED = {"wire": True, "boto3": False}
+WIRED = {"wire": True, "boto3": False}  # By our own signer and decoder.
 INITIAL = {"TRIM_HORIZON": False, "LATEST": False, "AT_TIMESTAMP": True}  # It wants an instant.
 TRIMMED = {"stop": True, "jump": False}  # The shard stops.
 OVER_BUDGET = {"tell": False, "pause": True}
@@ -521,11 +521,11 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
         for way in self._chosen_ways:
             if way.handler_checkpoints:
                 problems += self._checkpoint_problems(way)
-        for way, other in combinations(self._chosen_ways, 2):
-            problems.append(
-                f"{way.option}: {getattr(self, way.option)} found, {way.off} allowed with "
-                f"{other.option} {getattr(self, other.option)}: {other.alone}"
-            )
+        problems += [
+            f"{way.option}: {getattr(self, way.option)} found, {way.off} allowed with "
+            f"{other.option} {getattr(self, other.option)}: {other.alone}"
+            for way, other in combinations(self._chosen_ways, 2)
+        ]
         return problems
 
     def _checkpoint_problems(self, way: Way) -> list[str]:
@@ -535,8 +535,8 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
         if CONTRACTS.get(self.handler_contract, True):
             return []
         others = " or ".join(name for name, takes_batch in CONTRACTS.items() if takes_batch)
-        told = f"{self.handler_contract} found, {others} allowed with {way.option} {found}: {why}"
-        return [f"handler_contract: {told}"]
+        given = f"handler_contract: {self.handler_contract} found, {others} allowed"
+        return [f"{given} with {way.option} {found}: {why}"]
 
     @property
     def _chosen_ways(self) -> list[Way]:
@@ -546,11 +546,6 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
     def way(self) -> Way:
         """Return what its way of delivering asks of the rest."""
         return next(iter(self._chosen_ways), PLAIN)
-
-    @property
-    def is_wired(self) -> bool:
-        """Return whether stream and tables are called by our own signer and decoder."""
-        return WIRED[self.stream_calls]
 
     @property
     def probe_ms(self) -> int:

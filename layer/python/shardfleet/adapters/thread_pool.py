@@ -32,6 +32,10 @@ class ThreadPool:
     Not reusable: a turn makes its pools and closes them, in one loop. The standard library's
     executor and its futures would cost each call several times as much as the way to a thread and
     back does, which each page of records goes.
+
+    Attributes:
+        running: how many calls have not ended yet, cancelled ones included.
+
     """
 
     def __init__(self, name: str, *, threads: int) -> None:
@@ -40,7 +44,7 @@ class ThreadPool:
         self.threads_most = threads
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: list[Thread] = []
-        self._running = 0
+        self.running = 0
         self._is_closed = False
         # Whoever waits for the last call to end.
         self._ended: list[asyncio.Future[None]] = []
@@ -59,20 +63,15 @@ class ThreadPool:
             message = f"thread pool {self.name}: closed, takes no call"
             raise RuntimeError(message)
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._running += 1
+        self.running += 1
         self._jobs.put((call, outcome))
-        if len(self._threads) < min(self._running, self.threads_most):
+        if len(self._threads) < min(self.running, self.threads_most):
             name = f"shardfleet-{self.name}_{len(self._threads)}"
             # A daemon: whoever leaves without closing is not to wait for a hung call.
             thread = Thread(target=self._work, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
         return await outcome
-
-    @property
-    def running(self) -> int:
-        """Return how many calls have not ended yet, cancelled ones included."""
-        return self._running
 
     async def close(self, *, within_ms: float) -> bool:
         """
@@ -88,14 +87,14 @@ class ThreadPool:
             with suppress(Empty):
                 while (job := self._jobs.get_nowait()) is not None:
                     job[1].cancel()
-                    self._running -= 1
+                    self.running -= 1
             for _ in self._threads:
                 self._jobs.put(None)
-        if self._running:
+        if self.running:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._ended.append(ended)
             await asyncio.wait([ended], timeout=within_ms / 1000)
-            if self._running:
+            if self.running:
                 return False
         for thread in self._threads:
             thread.join()
@@ -120,13 +119,13 @@ class ThreadPool:
     def _settle(
         self, outcome: asyncio.Future[Any], result: object, error: BaseException | None
     ) -> None:
-        self._running -= 1
+        self.running -= 1
         if not outcome.done():
             if error is None:
                 outcome.set_result(result)
             else:
                 outcome.set_exception(error)
-        if not self._running:
+        if not self.running:
             for ended in self._ended:
                 if not ended.done():
                     ended.set_result(None)

@@ -50,7 +50,7 @@ from shardfleet.adapters.system import (
 from shardfleet.adapters.telemetry.emf import EmfEventSink, Telling
 from shardfleet.adapters.telemetry.whole_lines import finish_lines
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.config import FleetConfig
+from shardfleet.config import WIRED, FleetConfig
 from shardfleet.domain.delivery.contract import HandlerContract
 from shardfleet.domain.delivery.policies import Destination
 from shardfleet.engine.ports import (
@@ -224,12 +224,13 @@ def state_store(sandbox: Sandbox, threads: TurnThreads) -> StateStore:
 def stream(sandbox: Sandbox, threads: TurnThreads) -> KinesisPolling:
     """Return the stream: its shards, and their records."""
     config, clients = sandbox.config, sandbox.clients
+    wired = WIRED[config.stream_calls]
     return KinesisPolling(
         config.stream_arn,
         records=clients.later("stream_records"),
-        control=clients.wired_control if config.is_wired else clients.later("stream_control"),
+        control=clients.wired_control if wired else clients.later("stream_control"),
         pool=threads.streams,
-        wire=clients.wire_to(config.stream_arn) if config.is_wired else None,
+        wire=clients.wire_to(config.stream_arn) if wired else None,
     )
 
 
@@ -371,7 +372,7 @@ def window_states(
 
 def tables_of(sandbox: Sandbox, threads: TurnThreads) -> TablePools:
     """Return the clients of both tables, each with its threads."""
-    clients, wired = sandbox.clients, sandbox.config.is_wired
+    clients, wired = sandbox.clients, WIRED[sandbox.config.stream_calls]
     return TablePools(
         writes=threads.writes,
         reads=threads.reads,

@@ -28,13 +28,13 @@ def _manual() -> type[Progress]:
     return ManualProgress
 
 
+# By the options that choose them, see `shardfleet.domain.delivery.ways.WAYS`.
 PROGRESS: dict[str, Callable[[], type[Progress]]] = {
     "": lambda: Progress,
     "parallelism": _lanes,
     "tumbling_window_ms": _windows,
     "checkpoint": _manual,
 }
-"""By the options that choose them, see :data:`shardfleet.domain.delivery.ways.WAYS`."""
 
 
 def progress_of(config: FleetConfig) -> type[Progress]:

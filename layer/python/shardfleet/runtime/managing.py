@@ -8,6 +8,7 @@ from typing import Any
 
 from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
 from shardfleet.adapters.step_functions import StepFunctionsLauncher
+from shardfleet.config import WIRED
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import ManagerPorts
 from shardfleet.engine.ports import WorkerLauncher
@@ -89,7 +90,7 @@ def worker_launcher(sandbox: Sandbox, threads: TurnThreads) -> StepFunctionsLaun
     """
     if not sandbox.config.state_machine_arn:
         raise ConfigurationError("SHARDFLEET_STATE_MACHINE_ARN: missing; the manager needs it")
-    clients, wired = sandbox.clients, sandbox.config.is_wired
+    clients, wired = sandbox.clients, WIRED[sandbox.config.stream_calls]
     return StepFunctionsLauncher(
         sandbox.config.state_machine_arn,
         client=clients.wired_states if wired else clients.step_functions,

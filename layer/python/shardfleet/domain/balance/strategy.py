@@ -336,9 +336,9 @@ class Strategy(Struct, frozen=True):
     draws: bool = False
 
 
+# By the values of ``assignment``.
 STRATEGIES = {
     "balanced": Strategy(_plan_by_load, by_load=True),
     "count": Strategy(_plan_by_count),
     "greedy": Strategy(_plan_greedily, draws=True),
 }
-"""By the values of ``assignment``."""

@@ -31,6 +31,7 @@ class Way(Struct, frozen=True):
     no_redrive: str = ""
 
 
+# A fleet has one at most; of two, the later one says why.
 WAYS = (
     Way("parallelism", off=1),
     Way(
@@ -56,6 +57,5 @@ WAYS = (
         ),
     ),
 )
-"""A fleet has one at most; of two, the later one says why."""
 
 PLAIN = Way()

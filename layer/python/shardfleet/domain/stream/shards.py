@@ -114,6 +114,7 @@ class ShardGraph:
     Attributes:
         shards: shard id to shard, ordered by id.
         named_parents: shard id to the ids of its parents, of those that name any.
+        families: id of each shard that listed ones name as a parent, to theirs, sorted.
 
     """
 
@@ -132,7 +133,7 @@ class ShardGraph:
         for shard_id, parents in self.named_parents.items():
             for parent_id in parents:
                 children.setdefault(parent_id, []).append(shard_id)
-        self._children = {parent_id: tuple(ids) for parent_id, ids in children.items()}
+        self.families = {parent_id: tuple(ids) for parent_id, ids in children.items()}
 
     @classmethod
     def of(cls, shards: Iterable[Shard]) -> ShardGraph:
@@ -143,11 +144,6 @@ class ShardGraph:
         """Return the shards, ordered by id."""
         return iter(self.shards.values())
 
-    @property
-    def families(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the id of each shard that listed ones name as a parent, and theirs, sorted."""
-        return self._children
-
     def parents(self, shard_id: str) -> tuple[str, ...]:
         """Return the ids of a shard's parents that are in the listing, sorted."""
         shard = self.shards.get(shard_id)
@@ -155,7 +151,7 @@ class ShardGraph:
 
     def children(self, shard_id: str) -> tuple[str, ...]:
         """Return the ids of the listed shards that name this one as a parent, sorted."""
-        return self._children.get(shard_id, ())
+        return self.families.get(shard_id, ())
 
     def ancestors(self, shard_id: str) -> frozenset[str]:
         """Return the ids of all listed ancestors."""

@@ -69,7 +69,7 @@ class ManualProgress(Progress):
         )
         done = done_of(batch, result)
         self._open.add(batch[:done], now_ms=now_ms)
-        self._take_checkpoints()
+        self.returned()
         # What failed comes again, and is not done by what was said before.
         handed = place_of(batch[done - 1]) if done else handed
         self._life.handed, self._life.through = handed, min(self._life.through, handed)
@@ -87,14 +87,10 @@ class ManualProgress(Progress):
         is_last = must_flush or (hook is Hook.STOPPING and self.has_open)
         await super().offer(hook=hook, kind=kind, join=join or self._joining(must_flush=is_last))
 
-    def returned(self) -> None:
-        """Take over what the handler has checkpointed in a call without records."""
-        self._take_checkpoints()
-
     def pass_by(self, position: ExtendedSequenceNumber) -> None:
         """Go on behind a position once nothing before it is open."""
         self._open.pass_by(position)
-        self._take_checkpoints()
+        self.returned()
 
     async def finish(self) -> None:
         """
@@ -136,7 +132,7 @@ class ManualProgress(Progress):
     def _is_full(self) -> bool:
         return self._open.is_full(self.ports.clock.monotonic_ms())
 
-    def _take_checkpoints(self) -> None:
+    def returned(self) -> None:
         """Note as progress what the handler has checkpointed of what it has."""
         number, sub = self._life.through
         through = ExtendedSequenceNumber(str(number), sub) if sub >= 0 else None

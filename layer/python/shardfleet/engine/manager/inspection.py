@@ -18,20 +18,21 @@ INSPECT_EVERY_MS = 60_000
 
 
 class Inspector:
-    """What one invocation of the manager knows of documents that cannot be read."""
+    """
+    What one invocation of the manager knows of documents that cannot be read.
+
+    Attributes:
+        documents: the table, read so that what cannot be read is noted here.
+
+    """
 
     def __init__(self, store: StateStore, clock: Clock) -> None:
         """Nothing is looked at yet."""
-        self._documents = Documents(store, self.note)
+        self.documents = Documents(store, self.note)
         self._clock = clock
         self._looked_ms: int | None = None
         self._met: dict[str, UnreadableDocument] = {}
         self._inspected: dict[str, UnreadableDocument] = {}
-
-    @property
-    def documents(self) -> Documents:
-        """Return the table, read so that what cannot be read is noted here."""
-        return self._documents
 
     def note(self, document: UnreadableDocument) -> None:
         """Note one that was met."""
@@ -51,11 +52,11 @@ class Inspector:
         met = self._met
         self._met = {}
         try:
-            page = await self._documents.raw.page()
+            page = await self.documents.raw.page()
             seen = list(page.documents)
             if page.after is not None:
                 kind = KINDS[self._clock.now_ms() // INSPECT_EVERY_MS % len(KINDS)]
-                seen += (await self._documents.raw.page((str(kind), " "))).documents
+                seen += (await self.documents.raw.page((str(kind), " "))).documents
             self._read(seen)
             self._inspected = self._met
             self._looked_ms = now_ms
@@ -67,7 +68,7 @@ class Inspector:
         for document in documents:
             kind = kind_of(document.kind)
             if kind is not None:
-                self._documents.typed(kind, document)
+                self.documents.typed(kind, document)
 
     def take(self) -> list[UnreadableDocument]:
         """Return all that are known of, ordered by name; those of the next turn are met anew."""

@@ -314,14 +314,13 @@ class ShardConsumer:
         own; its parent ends a second time, for its lease was set back or made again.
         """
         for child in children:
-            if self._open_ms and not await self._has_begun(child):
-                key = self._held.shard.key_of(child.shard_id)
+            key = self._held.shard.key_of(child.shard_id)
+            if self._open_ms and not await self._has_begun(key):
                 await self._ports.tips.mark(key, at_ms=self._open_ms)
 
-    async def _has_begun(self, child: ChildShard) -> bool:
+    async def _has_begun(self, lease_key: str) -> bool:
         try:
-            key = self._held.shard.key_of(child.shard_id)
-            lease = await self._ports.delivery.checkpointer.read(key)
+            lease = await self._ports.delivery.checkpointer.read(lease_key)
         except MalformedLease:  # Whoever can read it will say.
             return False
         return lease is not None and not lease.checkpoint.is_sentinel
@@ -343,7 +342,7 @@ class ShardConsumer:
                 return await reader.next_page(self._held.halt)
             except PositionTrimmed as error:
                 await self._judge_gap(error)
-                reader.accept_gap()
+                reader.cursor.accept_gap()
             except ForeignPosition as error:
                 # A wrong checkpoint, and no loss: only a person knows where to go on instead.
                 words = f"{error}; set it to where it belongs: `shardfleet rewind`"

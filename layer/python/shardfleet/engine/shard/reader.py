@@ -114,7 +114,7 @@ class ShardReader:
             Halted: asked to stop; nothing was accepted.
             ShardGone: there is no such shard, and nobody judges that.
             StreamGone, StreamReplaced: the stream is not the one that was read.
-            PositionTrimmed: records may be lost; :meth:`accept_gap` goes on nevertheless.
+            PositionTrimmed: records may be lost; the cursor's ``accept_gap`` goes on nevertheless.
             StreamError, OutcomeUnknown: what failed as often in a row as the limits allow.
             ShardfleetError: the verdict of what was refused for as long as it is doubted.
 
@@ -144,10 +144,6 @@ class ShardReader:
             yield page
             if page.resume_token is None:
                 return
-
-    def accept_gap(self) -> None:
-        """Go on behind a position that the stream no longer has, from its oldest record."""
-        self.cursor.accept_gap()
 
     async def _ask(self, ask: Ask, halt: Halt) -> None:
         """Make one attempt."""

@@ -276,8 +276,9 @@ class LeaseNotes:
         body = msgspec.to_builtins(
             TipMark(at_ms=mark.at_ms, done=mark.done, told=mark.told, stamp=stamp)
         )
-        store = self._state.store.raw
-        result = await store.write(TIP, lease_key, body, expected_version=mark.version)
+        result = await self._state.store.raw.write(
+            TIP, lease_key, body, expected_version=mark.version
+        )
         return isinstance(result, Written)
 
     async def _generation_of(self, lease_key: str) -> Generation:

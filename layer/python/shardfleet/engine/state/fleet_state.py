@@ -69,30 +69,31 @@ class VersionedSlot(Struct, frozen=True):
 
 
 class FleetState:
-    """The fleet-state table, typed."""
+    """
+    The fleet-state table, typed.
+
+    Attributes:
+        store: the documents themselves, for modules with kinds of their own.
+
+    """
 
     def __init__(self, store: StateStore | Documents, clock: Clock) -> None:
         """Wrap a store; the clock stamps nothing but locks."""
-        self._store = Documents.of(store)
+        self.store = Documents.of(store)
         self._clock = clock
         # As they were read, for those that one writer replaces.
         self._found: dict[str, Sequence[Document]] = {}
-
-    @property
-    def store(self) -> Documents:
-        """Return the documents themselves, for modules with kinds of their own."""
-        return self._store
 
     # --- slots
 
     async def slots(self) -> Sequence[VersionedSlot]:
         """Read all slots that can be read, ordered by id (manager and CLI only)."""
-        found = await self._store.all(SLOT)
+        found = await self.store.all(SLOT)
         return [VersionedSlot(each.body, each.version) for each in found if each.body]
 
     async def slot(self, slot_id: str) -> VersionedSlot | None:
         """Read one slot consistently; MalformedDocument if it cannot be read."""
-        return _slot(await self._store.get(SLOT, slot_id))
+        return _slot(await self.store.get(SLOT, slot_id))
 
     async def write_slot(self, slot: Slot, version: int | None) -> VersionedSlot | None:
         """
@@ -149,14 +150,14 @@ class FleetState:
         """Write by compare-and-set; return the record as it is now, and whether we wrote it so."""
         body = slot_body(slot)
         try:
-            result = await self._store.raw.write(SLOT, slot.slot_id, body, expected_version=version)
+            result = await self.store.raw.write(SLOT, slot.slot_id, body, expected_version=version)
         except OutcomeUnknown:
             found = await self.slot(slot.slot_id)
             return found, found == VersionedSlot(slot, (version or 0) + 1)
         if isinstance(result, Written):
             return VersionedSlot(slot, result.document.version), True
         current = result.current
-        return None if current is None else _slot(self._store.typed(SLOT, current)), False
+        return None if current is None else _slot(self.store.typed(SLOT, current)), False
 
     # --- sightings
 
@@ -175,24 +176,24 @@ class FleetState:
             key: (seen.counter, seen.owner, seen.first_seen_ms) if seen.is_renewed else seen
             for key, seen in sightings.items()
         }
-        await write_rows(self._store.raw, SIGHTINGS, rows, found=self._found.pop(SIGHTINGS, None))
+        await write_rows(self.store.raw, SIGHTINGS, rows, found=self._found.pop(SIGHTINGS, None))
 
     async def _all(self, kind: DocumentKind[T]) -> list[FoundDocument[T]]:
         """Read the documents of a kind, of which those to be written next know."""
-        found = self._found[kind] = await self._store.raw.list(kind)
-        return [self._store.typed(kind, document) for document in found]
+        found = self._found[kind] = await self.store.raw.list(kind)
+        return [self.store.typed(kind, document) for document in found]
 
     # --- shards that are done with
 
     async def finished(self) -> frozenset[str] | None:
         """Read which listed shards are done with; None: that was never kept (manager only)."""
-        documents = await self._store.all(FINISHED)
+        documents = await self.store.all(FINISHED)
         return frozenset(rows_of(documents)) if documents else None
 
     async def write_finished(self, shard_ids: Collection[str]) -> None:
         """Keep them instead of those before (manager only)."""
         rows = dict.fromkeys(shard_ids, 1)
-        await write_rows(self._store.raw, FINISHED, rows, per_document=FINISHED_PER_DOCUMENT)
+        await write_rows(self.store.raw, FINISHED, rows, per_document=FINISHED_PER_DOCUMENT)
 
     # --- pins
 
@@ -216,15 +217,13 @@ class FleetState:
         expected: int | None = None
         for _ in range(_CAS_ROUNDS_MOST):
             try:
-                result = await self._store.raw.write(
-                    PIN, lease_key, body, expected_version=expected
-                )
+                result = await self.store.raw.write(PIN, lease_key, body, expected_version=expected)
             except OutcomeUnknown:
-                current = await self._store.raw.read(PIN, lease_key)
+                current = await self.store.raw.read(PIN, lease_key)
             else:
                 current = result.document if isinstance(result, Written) else result.current
             if current is not None:
-                pin = self._store.typed(PIN, current)
+                pin = self.store.typed(PIN, current)
                 if pin.body is None:
                     raise malformed(PIN, pin)
                 if pin.body.created_ms == created_ms:
@@ -242,7 +241,7 @@ class FleetState:
             MalformedDocument: it cannot be read.
 
         """
-        found = await self._store.get(kind, lease_key)
+        found = await self.store.get(kind, lease_key)
         if found is None:
             return None, None
         if found.body is None:
@@ -267,7 +266,7 @@ class FleetState:
         body = _body(note)
         lease_key = body.pop("lease_key")
         try:
-            result = await self._store.raw.write(kind, lease_key, body, expected_version=version)
+            result = await self.store.raw.write(kind, lease_key, body, expected_version=version)
         except OutcomeUnknown:
             found, now = await self.beside(kind, lease_key)
             if found == note and now == (version or 0) + 1:
@@ -277,12 +276,12 @@ class FleetState:
 
     async def stop(self, lease_key: str) -> StopNote | None:
         """Read whether and why a shard is stopped; in doubt it is."""
-        found = await self._store.get(STOP, lease_key)
+        found = await self.store.get(STOP, lease_key)
         return None if found is None else self._stop(found)
 
     async def stops(self) -> Sequence[StopNote]:
         """Read all stopped shards (manager and CLI only)."""
-        found = [self._stop(each) for each in await self._store.all(STOP)]
+        found = [self._stop(each) for each in await self.store.all(STOP)]
         return [stop for stop in found if stop is not None]
 
     def _stop(self, found: FoundDocument[StopNote]) -> StopNote | None:
@@ -317,11 +316,11 @@ class FleetState:
 
     async def prompt_manager(self) -> int:
         """Ask the running manager for an early turn (hazard H13)."""
-        return await self._store.raw.increment(PROMPT, MANAGER)
+        return await self.store.raw.increment(PROMPT, MANAGER)
 
     async def prompts(self) -> int:
         """Return how often the manager has been prompted."""
-        document = await self._store.raw.read(PROMPT, MANAGER)
+        document = await self.store.raw.read(PROMPT, MANAGER)
         return 0 if document is None else document.version
 
     async def take_lock(self, holder: str, *, duration_ms: int, longest_ms: int) -> int | None:
@@ -341,27 +340,27 @@ class FleetState:
             The fencing token (rises with each hold), None while another holder's time runs.
 
         """
-        current = await self._store.get(LOCK, MANAGER)
+        current = await self.store.get(LOCK, MANAGER)
         now_ms = self._clock.now_ms()
         if current is not None and (lock := current.body) is not None:
             held = lock.until_ms > now_ms and lock.holder != holder
             if held and lock.until_ms > now_ms + longest_ms:
                 capped = {"holder": lock.holder, "until_ms": now_ms + longest_ms}
-                await self._store.raw.write(LOCK, MANAGER, capped, expected_version=current.version)
+                await self.store.raw.write(LOCK, MANAGER, capped, expected_version=current.version)
             if held:
                 return None
         body = {"holder": holder, "until_ms": now_ms + duration_ms}
-        result = await self._store.raw.write(
+        result = await self.store.raw.write(
             LOCK, MANAGER, body, expected_version=current.version if current else None
         )
         return result.document.version if isinstance(result, Written) else None
 
     async def release_lock(self, holder: str) -> None:
         """Let the next manager begin at once."""
-        current = await self._store.get(LOCK, MANAGER)
+        current = await self.store.get(LOCK, MANAGER)
         if current is not None and current.body and current.body.holder == holder:
             body = {"holder": holder, "until_ms": 0}
-            await self._store.raw.write(LOCK, MANAGER, body, expected_version=current.version)
+            await self.store.raw.write(LOCK, MANAGER, body, expected_version=current.version)
 
     async def check_incarnation(self, found: StreamIncarnation) -> None:
         """
@@ -374,9 +373,9 @@ class FleetState:
 
         """
         body = {"arn": found.stream_arn, "created_ms": found.created_ms}
-        result = await self._store.raw.write(STREAM, IDENTITY, body, expected_version=None)
+        result = await self.store.raw.write(STREAM, IDENTITY, body, expected_version=None)
         if isinstance(result, Conflict) and result.current is not None:
-            known = self._store.typed(STREAM, result.current).body
+            known = self.store.typed(STREAM, result.current).body
             if known is not None and known != found:
                 raise StreamReplaced(
                     f"stream {found.stream_arn} created at {found.created_ms} ms is not the one "
@@ -387,7 +386,7 @@ class FleetState:
 
     async def known_incarnation(self) -> StreamIncarnation | None:
         """Read the stream on record; None: there is none that can be read."""
-        found = await self._store.get(STREAM, IDENTITY)
+        found = await self.store.get(STREAM, IDENTITY)
         return None if found is None else found.body
 
     async def write_plan(self, plan: Mapping[str, Any]) -> None:
@@ -400,20 +399,18 @@ class FleetState:
 
     async def write_handovers(self, pending: Mapping[str, Handover]) -> None:
         """Keep which handovers are pending, as the sightings are kept (manager only)."""
-        await write_rows(
-            self._store.raw, HANDOVERS, pending, found=self._found.pop(HANDOVERS, None)
-        )
+        await write_rows(self.store.raw, HANDOVERS, pending, found=self._found.pop(HANDOVERS, None))
 
     async def write_pace(self, pace: Pace, version: int | None) -> None:
         """Keep what sizing remembers, over the version that was read (manager only)."""
         body = {"surplus_ms": pace.surplus_ms, "raised_ms": pace.raised_ms}
-        await self._store.raw.write(PACE, MANAGER, body, expected_version=version)
+        await self.store.raw.write(PACE, MANAGER, body, expected_version=version)
 
     async def write_loads(self, loads: Loads) -> None:
         """Keep what the balancing compares, as the sightings are kept (manager only)."""
         workers = {worker_id: [*astuple(use)] for worker_id, use in loads.workers.items()}
         await write_rows(
-            self._store.raw,
+            self.store.raw,
             LOADS,
             rows_of_loads(loads.leases, workers),
             per_document=LOADS_PER_DOCUMENT,
@@ -431,8 +428,8 @@ class FleetState:
 
     async def plan(self) -> Mapping[str, Any] | None:
         """Read the last plan, as it was written; None: there is none that can be read."""
-        document = await self._store.raw.read(PLAN, LAST)
-        if document is None or self._store.typed(PLAN, document).body is None:
+        document = await self.store.raw.read(PLAN, LAST)
+        if document is None or self.store.typed(PLAN, document).body is None:
             return None
         return document.body
 
@@ -451,15 +448,15 @@ class FleetState:
             The version that it has now; None: what is there is to stay, says `unless`.
 
         """
-        current = await self._store.raw.read(kind, name)
+        current = await self.store.raw.read(kind, name)
         for _ in range(_CAS_ROUNDS_MOST):
             if current and unless(current):
                 return None
             version = current.version if current else None
             try:
-                result = await self._store.raw.write(kind, name, body, expected_version=version)
+                result = await self.store.raw.write(kind, name, body, expected_version=version)
             except OutcomeUnknown:
-                current = await self._store.raw.read(kind, name)
+                current = await self.store.raw.read(kind, name)
                 if current is not None and current.body == body:
                     return current.version
                 continue

@@ -50,7 +50,13 @@ class Claimed(Struct, frozen=True):
 
 
 class SlotRecord:
-    """One slot, as seen by one invocation."""
+    """
+    One slot, as seen by one invocation.
+
+    Attributes:
+        epoch: of this invocation, once it is claimed.
+
+    """
 
     def __init__(self, given: SlotInput, *, state: FleetState, clock: Clock, token: str) -> None:
         """Nothing is claimed yet; ``token`` is this invocation's alone."""
@@ -58,13 +64,8 @@ class SlotRecord:
         self._state = state
         self._clock = clock
         self._token = token
-        self._epoch = -1
+        self.epoch = -1
         self._well_from_ms: int | None = None
-
-    @property
-    def epoch(self) -> int:
-        """Return the epoch of this invocation."""
-        return self._epoch
 
     async def claim(self) -> Claimed | ClaimRefused:
         """
@@ -95,7 +96,7 @@ class SlotRecord:
                 return wanted
             written = await self._state.write_slot(wanted, found.version if found else None)
             if written is not None:
-                self._epoch = written.slot.epoch
+                self.epoch = written.slot.epoch
                 return Claimed(written.slot, _silent_ms(found, written.slot))
         raise ProtocolError(f"slot {self.given.slot_id}: not claimed in {_CLAIMS_MOST} attempts")
 
@@ -147,7 +148,7 @@ class SlotRecord:
             found = await self._state.slot(self.given.slot_id)
         except MalformedDocument as error:
             raise Throttled(str(error)) from error
-        return found is not None and found.slot.epoch == self._epoch
+        return found is not None and found.slot.epoch == self.epoch
 
     async def look(self) -> Slot:
         """
@@ -207,9 +208,9 @@ class SlotRecord:
         return await self._state.update_slot(self.given.slot_id, change) is not None
 
     def _check(self, slot: Slot) -> None:
-        if slot.epoch != self._epoch:
+        if slot.epoch != self.epoch:
             raise StaleEpoch(
-                f"slot {slot.slot_id}: epoch {slot.epoch} on record, {self._epoch} was claimed "
+                f"slot {slot.slot_id}: epoch {slot.epoch} on record, {self.epoch} was claimed "
                 "here: another invocation has taken over"
             )
 

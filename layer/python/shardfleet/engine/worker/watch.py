@@ -66,7 +66,13 @@ class WatchPorts(Struct, frozen=True, kw_only=True):
 
 
 class SlotWatch:
-    """Looks at the slot record until the turn ends."""
+    """
+    Looks at the slot record until the turn ends.
+
+    Attributes:
+        served_seq: the last assignment that needs no more looking for.
+
+    """
 
     def __init__(
         self,
@@ -93,7 +99,7 @@ class SlotWatch:
         self._adopted = adopted
         self._stop = stop
         self._slot = claimed
-        self._served_seq = claimed.served_seq
+        self.served_seq = claimed.served_seq
         self._pending_seq = claimed.served_seq
         self._pending_since_ms = ports.clock.monotonic_ms()
         self._beat_ms = ports.clock.monotonic_ms()
@@ -104,11 +110,6 @@ class SlotWatch:
         self._awaited: set[str] = set()
         self._delayed: set[str] = set()
         self._index_doubt = Doubt()
-
-    @property
-    def served_seq(self) -> int:
-        """Return the last assignment that needs no more looking for."""
-        return self._served_seq
 
     def lags_ms(self) -> dict[str, int]:
         """Return the lag of each lease held; -1 unknown."""
@@ -201,7 +202,7 @@ class SlotWatch:
 
     def _unserved(self) -> tuple[str, ...]:
         slot = self._slot
-        return slot.assigned if slot.assign_seq > self._served_seq else ()
+        return slot.assigned if slot.assign_seq > self.served_seq else ()
 
     async def _adopt(self, keys: list[str]) -> None:
         checkpointer = self._ports.checkpointer
@@ -229,7 +230,7 @@ class SlotWatch:
 
     def _count_as_served(self) -> None:
         slot, now_ms = self._slot, self._ports.clock.monotonic_ms()
-        if slot.assign_seq <= self._served_seq:
+        if slot.assign_seq <= self.served_seq:
             return
         if slot.assign_seq != self._pending_seq:
             self._pending_seq, self._pending_since_ms = slot.assign_seq, now_ms
@@ -240,7 +241,7 @@ class SlotWatch:
             all(holds(key) or key in self._finished for key in slot.assigned)
             or now_ms - self._pending_since_ms >= limit_ms
         ):
-            self._served_seq = slot.assign_seq
+            self.served_seq = slot.assign_seq
 
     async def _beat_if_due(self) -> None:
         keys = frozenset(h.lease_key for h in self._ports.checkpointer.held)
@@ -249,12 +250,12 @@ class SlotWatch:
         has_changed = (
             keys != self._told
             or usage.differs_from(self._usage_told, by=_USAGE_STEP)
-            or self._served_seq > self._slot.served_seq
+            or self.served_seq > self._slot.served_seq
             or (self._slot.drain and self._slot.state is SlotState.RUNNING)
         )
         if not has_changed and now_ms - self._beat_ms < self._config.failover_ms:
             return
-        written = await self._ports.record.beat(self._served_seq, self.lags_ms, usage)
+        written = await self._ports.record.beat(self.served_seq, self.lags_ms, usage)
         self._slot = written or self._slot
         self._told = frozenset(self._slot.lags_ms)
         self._usage_told, self._beat_ms = usage, now_ms
@@ -276,4 +277,4 @@ class SlotWatch:
             self._idle_since_ms = now_ms
         if now_ms - self._idle_since_ms < self._config.idle_end_ms:
             return False
-        return await self._ports.record.end(self._served_seq)
+        return await self._ports.record.end(self.served_seq)
