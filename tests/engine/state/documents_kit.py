@@ -40,6 +40,7 @@ from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.kinds import KINDS, LANES, NOTE, SUSPECTS, WINDOW, CrashNote, kind_of
 from shardfleet.engine.state.ledger import Ledger
+from shardfleet.engine.state.offers import OfferLauncher
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.rows import write_rows
 from shardfleet.engine.state.sleep_state import NapRecord
@@ -108,6 +109,13 @@ async def write_all(store):
     await RegimeRecord(store).write(
         Chosen(name=Regime.THRIFTY, reason=HoldsFewest(1), since_ms=NOW_MS)
     )
+    offers = OfferLauncher(store, host="pod-1", clock=VirtualClock(), failover_ms=10_000)
+    await offers.enter(NOW_MS)
+    await offers.start("f-s0001-3-0", SLOT_RECORD.slot_input().execution_text())
+    [(name, offer)] = (await offers.look()).offers.items()
+    await offers.take(name, offer)
+    await offers.finish(name, offer)
+    await offers.publish({"SHARDFLEET_FLEET": "f"})
     pause = Pause("anna", NOW_MS, "deploy")
     pauses = Pauses(
         fleet=pause,

@@ -30,6 +30,7 @@ from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.reasons import reason_of_json
 from shardfleet.domain.sleep.pauses import DIRECTIONS, Pauses
 from shardfleet.domain.sleep.sleep import Glance, Nap
+from shardfleet.domain.slots.offers import Host, Offer
 from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.slots.slot import Slot
 from shardfleet.domain.stream.gone_shards import GoneNote
@@ -108,6 +109,12 @@ class Lock(msgspec.Struct, frozen=True):
 
     holder: str
     until_ms: int
+
+
+class KeptConfig(msgspec.Struct, frozen=True):
+    """The configuration of a fleet of processes, as variables: no function has it."""
+
+    env: Mapping[str, str]
 
 
 class EntryRow(msgspec.Struct, frozen=True, array_like=True):
@@ -370,6 +377,10 @@ GENERATION: DocumentKind[SetBack] = DocumentKind(
 )
 PAUSE: DocumentKind[Pauses] = DocumentKind("pause", Pauses, made=_pauses)
 LOCK: DocumentKind[Lock] = DocumentKind("lock", Lock)
+# Slots that processes carry, and the processes; see domain/slots/offers.py.
+OFFER: DocumentKind[Offer] = DocumentKind("offer", Offer, id_field="name")
+HOST: DocumentKind[Host] = DocumentKind("host", Host, id_field="name")
+CONFIG: DocumentKind[KeptConfig] = DocumentKind("config", KeptConfig)
 PACE: DocumentKind[Pace] = DocumentKind("pace", Pace)
 REGIME: DocumentKind[RegimeBody] = DocumentKind("regime", RegimeBody)
 FOREIGN: DocumentKind[Foreign] = DocumentKind("foreign", Foreign)

@@ -1,0 +1,200 @@
+"""
+The offers of slots and the processes that take them, as documents of the fleet state.
+
+Here processes stand where Step Functions does elsewhere: an offer is an execution, its document's
+name the execution's. A process that was stopped for long finds its document changed or gone, and
+ends the slot; what it writes meanwhile is refused by the slot's epoch and the leases' counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from shardfleet.domain.slots.offers import Board, Offer, Seen, seen_again
+from shardfleet.engine.ports import Clock, ExecutionStatus, StateStore, Written
+from shardfleet.engine.state.documents import Documents, FoundDocument, read_as
+from shardfleet.engine.state.kinds import CONFIG, HOST, OFFER
+from shardfleet.errors import ShardfleetError
+
+THE_CONFIG = "manager"
+# A process that is silent for so many failover times does not come back under its name.
+_FORGOTTEN_AFTER = 10
+
+
+class OfferLauncher:
+    """
+    The ``WorkerLauncher`` port: an offer is an execution.
+
+    Args:
+        store: the fleet-state table.
+        host: this process's name, which no other one has.
+        clock: this machine's.
+        failover_ms: whose documents are unchanged for so long is taken for dead.
+
+    """
+
+    def __init__(self, store: StateStore, *, host: str, clock: Clock, failover_ms: int) -> None:
+        """Nothing is seen yet."""
+        self._store = Documents.of(store)
+        self._host = host
+        self._clock = clock
+        self._failover_ms = failover_ms
+        self._offers_seen: dict[str, Seen] = {}
+        self._hosts_seen: dict[str, Seen] = {}
+        self._versions: dict[str, int | None] = {}  # of what this process has written
+
+    # --- for the manager
+
+    async def start(self, name: str, text: str) -> bool:
+        """
+        Offer an execution; True when it is offered or runs (same name and text: the same one).
+
+        Raises:
+            OutcomeUnknown: sent, but no answer came; a repeat is harmless.
+            Throttled: try again later.
+
+        """
+        result = await self._store.write(OFFER, name, {"text": text}, expected_version=None)
+        if isinstance(result, Written):
+            await self._clear(name)
+            return True
+        found = result.current and read_as(OFFER, result.current)
+        is_same = found and found.body and found.body.text == text
+        return bool(is_same) and not self._is_closed(found)
+
+    async def status(self, name: str) -> ExecutionStatus:
+        """
+        Return what is known of an offer; what nobody has taken yet runs.
+
+        Raises:
+            Throttled: try again later.
+
+        """
+        found = await self._store.get(OFFER, name)
+        if found is None:
+            return ExecutionStatus.ABSENT
+        return ExecutionStatus.CLOSED if self._is_closed(found) else ExecutionStatus.RUNNING
+
+    def _is_closed(self, found: FoundDocument[Offer] | None) -> bool:
+        """Return whether nobody runs it: it is over, its process dead, or it cannot be read."""
+        if found is None or found.body is None or found.body.is_over:
+            return True
+        now_ms = self._clock.monotonic_ms()
+        seen = seen_again(self._offers_seen, {found.id: found.version}, at_ms=now_ms)
+        self._offers_seen |= seen
+        is_still = seen[found.id].stands_still(at_ms=now_ms, failover_ms=self._failover_ms)
+        return is_still and found.body.host != ""
+
+    async def _clear(self, name: str) -> None:
+        """Delete what was offered of the same slot before."""
+        with suppress(ShardfleetError):
+            for found in await self._store.all(OFFER):
+                if found.id != name and _slot_of(found.id) == _slot_of(name):
+                    await self._store.delete(OFFER, found.id, expected_version=found.version)
+
+    # --- for every process
+
+    async def look(self) -> Board:
+        """
+        Read what is offered and who is there; call it each third of the failover time.
+
+        Raises:
+            Throttled: try again later.
+
+        """
+        began_ms = self._clock.monotonic_ms()
+        offers, hosts = await self._store.all(OFFER), await self._store.all(HOST)
+        now_ms = self._clock.monotonic_ms()
+        self._offers_seen = seen_again(self._offers_seen, _versions(offers), at_ms=now_ms)
+        self._hosts_seen = seen_again(self._hosts_seen, _versions(hosts), at_ms=now_ms)
+        return Board(
+            offers={o.id: o.body for o in offers if o.body and not o.body.is_over},
+            still=self._still(self._offers_seen, began_ms),
+            hosts=frozenset(self._hosts_seen) - self._still(self._hosts_seen, began_ms),
+        )
+
+    def _still(self, seen: Mapping[str, Seen], at_ms: int, times: int = 1) -> frozenset[str]:
+        after_ms = times * self._failover_ms
+        return frozenset(
+            name for name, it in seen.items() if it.stands_still(at_ms=at_ms, failover_ms=after_ms)
+        )
+
+    async def enter(self, started_ms: int) -> None:
+        """
+        Show that this process is there, and takes offers; once, and again as a sign of life.
+
+        Raises:
+            OutcomeUnknown, Throttled: try again.
+
+        """
+        await self._write(HOST, self._host, {"started_ms": started_ms})
+
+    async def leave(self) -> None:
+        """Withdraw this process; what fails is seen by its silence."""
+        with suppress(ShardfleetError):
+            version = self._versions.pop(f"{HOST}/{self._host}", None)
+            await self._store.delete(HOST, self._host, expected_version=version or 0)
+
+    async def take(self, name: str, offer: Offer) -> bool:
+        """
+        Take an offer, or show that this process still has it; False: it is another's, or gone.
+
+        Raises:
+            OutcomeUnknown, Throttled: try again.
+
+        """
+        seen = self._offers_seen.get(name)
+        body = {"text": offer.text, "host": self._host}
+        return await self._write(OFFER, name, body, version=seen.version if seen else None)
+
+    async def finish(self, name: str, offer: Offer) -> None:
+        """Mark a slot of this process as over; what fails is seen by its silence."""
+        body = {"text": offer.text, "host": self._host, "is_over": True}
+        with suppress(ShardfleetError):
+            await self._write(OFFER, name, body)
+        self._versions.pop(f"{OFFER}/{name}", None)
+
+    async def forget_the_dead(self) -> None:
+        """Delete processes that have been silent for long (the manager's)."""
+        now_ms = self._clock.monotonic_ms()
+        for name in self._still(self._hosts_seen, now_ms, _FORGOTTEN_AFTER):
+            version = self._hosts_seen[name].version
+            await self._store.delete(HOST, name, expected_version=version)
+
+    async def publish(self, env: Mapping[str, str]) -> None:
+        """
+        Keep the fleet's configuration where commands find it (the manager's).
+
+        Raises:
+            OutcomeUnknown, Throttled: try again.
+
+        """
+        found = await self._store.get(CONFIG, THE_CONFIG)
+        if found is None or found.body is None or found.body.env != env:
+            version = found.version if found else None
+            await self._store.write(CONFIG, THE_CONFIG, {"env": env}, expected_version=version)
+
+    async def _write(
+        self, kind: str, name: str, body: Mapping[str, object], *, version: int | None = None
+    ) -> bool:
+        """Write what is this process's own; False: somebody else has, or has deleted it."""
+        key = f"{kind}/{name}"
+        version = self._versions.get(key, version)
+        result = await self._store.write(kind, name, body, expected_version=version)
+        current = result.document if isinstance(result, Written) else result.current
+        self._versions.pop(key, None)
+        if current is None or current.body != body:
+            return False
+        self._versions[key] = current.version  # Or it is there by a write that had no answer.
+        return True
+
+
+def _versions(found: Sequence[FoundDocument[Any]]) -> dict[str, int]:
+    return {each.id: each.version for each in found}
+
+
+def _slot_of(name: str) -> str:
+    """Return what an execution's name has before its start epoch and generation."""
+    return name.rsplit("-", 2)[0]
