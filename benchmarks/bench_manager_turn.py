@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from side_by_side import Figures
 
 from shardfleet.adapters.dynamodb.items import item_from_fields
-from shardfleet.adapters.dynamodb.leases import ensure_lease_table
+from shardfleet.adapters.dynamodb.tables import ensure_lease_table
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.changes import fields_of
 from shardfleet.domain.leases.lease import Lease

@@ -29,7 +29,7 @@ from botocore.httpsession import get_cert_path
 from tls_server import HOST, STARTED_S, certificate_in
 
 from shardfleet.adapters.dynamodb.items import item_from_fields
-from shardfleet.adapters.dynamodb.leases import ensure_lease_table
+from shardfleet.adapters.dynamodb.tables import ensure_lease_table
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.changes import fields_of
 from shardfleet.domain.leases.lease import Lease

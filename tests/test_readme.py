@@ -30,6 +30,7 @@ RUN_BY = {
     "shardfleet local run": ANY_APP,
     "npx cdk deploy": ANY_APP,  # On the embedded AWS, what `python app.py` writes.
     "export SHARDFLEET_STACK": ANY_APP,
+    "shardfleet work": "tests/processes/test_processes.py",
     "pytest": "tests/test_readme.py",
     "make -C ../.. demo": "tests/end_to_end/test_demo.py",
     "shardfleet pipeline run --batch": SPARK,

@@ -30,7 +30,8 @@ PURE_OPS = tuple(
 ARROWS = {
     # Values are msgspec's structures: they are made in half the time, and compared in a seventh.
     **dict.fromkeys(PURE, (PURE, ("msgspec",))),
-    "": (PURE, ("msgspec",)),
+    # The face names the one part that a program opens; it is loaded when it is asked for.
+    "": ((*PURE, "processes.worker"), ("msgspec",)),
     "kpl": ((*PURE, "kpl"), ("google.protobuf", "msgspec")),
     "engine": ((*PURE, "kpl", "engine"), ("msgspec",)),
     # msgspec and pybase64 decode what the wire brings.
@@ -44,6 +45,10 @@ ARROWS = {
         (*SDK, "google.protobuf", "msgspec"),
     ),
     "runtime": (("", *PURE, "kpl", "engine", "adapters", "runtime"), (*SDK, "msgspec")),
+    "processes": (
+        ("", *PURE, "kpl", "engine", "adapters", "runtime", "processes"),
+        (*SDK, "msgspec"),
+    ),
     # What a command decides is as pure as the domain, and what it does goes through ports.
     **dict.fromkeys(PURE_OPS, (PURE, ("msgspec", *PURE_OPS))),
     "shardfleet_ops.operate": (

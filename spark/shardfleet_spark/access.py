@@ -131,6 +131,8 @@ def publishing_of(options: SourceOptions, sid: str) -> Publishing:
     from shardfleet.adapters.dynamodb.leases import (  # noqa: PLC0415 - see above
         DynamoDBLeaseStore,
         TablePools,
+    )
+    from shardfleet.adapters.dynamodb.tables import (  # noqa: PLC0415 - see above
         ensure_lease_table,
     )
     from shardfleet_spark.publish.publication import owner_of  # noqa: PLC0415 - see above

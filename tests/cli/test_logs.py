@@ -26,7 +26,7 @@ def written(fleet, monkeypatch):
     """Return what writes lines into the worker's log group, whose slot is s1."""
     config = replace(CONFIG, worker_function="worker")
     found = DeployedFleet(config=config, manager="manager", resources=())
-    monkeypatch.setattr(logs, "find_fleet", lambda name: found)
+    monkeypatch.setattr(logs, "find_functions", lambda name: found)
     monkeypatch.setattr(logs, "log_group_of", lambda function: f"/aws/lambda/{function}")
     client = boto3.client("logs")
     for group in (GROUP, "/aws/lambda/manager"):

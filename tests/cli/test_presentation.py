@@ -9,13 +9,16 @@ import dataclasses
 import difflib
 import os
 import re
+import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 from typer.main import get_command
 
+from shardfleet import Worker
 from shardfleet_ops.cli import app as application
 from shardfleet_ops.cli import (
     approval,
@@ -51,6 +54,7 @@ CALLS = [
     *((state, call) for state in STATES for call in FLEET),
     ("healthy", "leases --finished"),
     ("healthy", "status --application clicks-leases"),
+    ("healthy", "work --stream clicks --application clicks --handler shop:handle --check"),
     ("healthy", "where --key k"),
     ("healthy", "where --key a"),
     ("healthy", "where --key nobody"),
@@ -155,8 +159,12 @@ def examined(name):
 def stand_in(monkeypatch):
     """Let the doctor and the logs see what they would ask AWS for."""
     found = DeployedFleet(config=CONFIG, manager="manager", resources=())
+    monkeypatch.setattr(fleet_access, "application_config", lambda _name: None)
+    missing = ["no table clicks", "no table clicks-fleet"]
+    monkeypatch.setattr(Worker, "missing", lambda _self: missing)
+    monkeypatch.setitem(sys.modules, "shop", SimpleNamespace(handle=lambda batch: None))
     monkeypatch.setattr(examination, "examine", examined)
-    monkeypatch.setattr(logs, "find_fleet", lambda _name: found)
+    monkeypatch.setattr(logs, "find_functions", lambda _name: found)
     monkeypatch.setattr(logs, "log_group_of", lambda _function: "group")
     monkeypatch.setattr(logs, "_client", lambda _service: Logs())
 

@@ -5,9 +5,10 @@ import pytest
 from shardfleet.domain.slots.offers import Board, Offer, Seen, seen_again
 
 
-def board(*, hosts, still=(), **offers):
+def board(*, hosts, waiting=(), leaving=(), **offers):
     made = {name: Offer(name=name, text="{}", host=host) for name, host in offers.items()}
-    return Board(offers=made, still=frozenset(still), hosts=frozenset(hosts))
+    alive = frozenset([*hosts, *leaving])
+    return Board(offers=made, waiting=frozenset(waiting), alive=alive, hosts=frozenset(hosts))
 
 
 def test_what_changes_is_seen_anew_and_what_is_gone_is_forgotten():
@@ -36,15 +37,20 @@ def test_of_equals_each_may_take_one():
 
 
 def test_what_nobody_has_taken_for_long_anybody_takes():
-    assert board(hosts=["p", "q"], still=["b"], a="p", b="").to_take("p") == "b"
+    assert board(hosts=["p", "q"], waiting=["b"], a="p", b="").to_take("p") == "b"
 
 
 def test_a_dead_process_is_waited_for_by_nobody():
     assert board(hosts=["p"], a="p", b="").to_take("p") == "b"
 
 
+def test_a_process_that_leaves_is_waited_for_by_nobody():
+    assert board(hosts=["p"], leaving=["q"], a="p", b="").to_take("p") == "b"
+
+
 def test_what_a_dead_process_has_had_counts_for_nobody():
-    assert board(hosts=["p", "q"], still=["a"], a="p", b="").to_take("p") == "b"
+    assert board(hosts=["p", "q"], a="x", b="x").to_take("p") is None
+    assert board(hosts=["p", "q"], a="x", b="x").to_give_up("p") is None
 
 
 def test_who_has_two_more_than_another_gives_one_up():

@@ -10,7 +10,7 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from shardfleet.adapters.dynamodb.leases import ensure_lease_table
+from shardfleet.adapters.dynamodb.tables import ensure_lease_table
 from shardfleet_local.aws.deploy import deploy
 from shardfleet_local.aws.launcher import EmbeddedAws
 from shardfleet_local.aws.settings import AwsBehaviour

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from shardfleet.adapters.dynamodb.items import lease_from_item
-from shardfleet.adapters.dynamodb.leases import ensure_lease_table
+from shardfleet.adapters.dynamodb.tables import ensure_lease_table
 from shardfleet_ops.cli.app import run
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline

@@ -38,9 +38,12 @@ JUDGES = {
         "DynamoDBLeaseStore.keys_owned_by query",
     ),
     "test_a_lease_table_is_made_once_as_the_kcl_makes_it": (
-        "ensure_lease_table create_table",
-        "ensure_lease_table describe_table",
+        "_ensure create_table",
+        "has_table describe_table",
         "_Examination._table describe_table",
+    ),
+    "test_a_state_table_is_made_once_and_expires_what_says_so": (
+        "ensure_state_table update_time_to_live",
     ),
     "test_a_body_comes_back_as_it_was": ("DynamoDBStateStore.read get_item",),
     "test_more_documents_than_a_page_holds_are_all_listed": ("DynamoDBStateStore.list query",),

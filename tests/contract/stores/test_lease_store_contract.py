@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from shardfleet.adapters.dynamodb.items import item_from_fields
-from shardfleet.adapters.dynamodb.leases import ensure_lease_table
+from shardfleet.adapters.dynamodb.tables import ensure_lease_table, ensure_state_table
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.changes import apply_change, fields_of
 from shardfleet.domain.leases.lease import (
@@ -314,3 +314,13 @@ def test_a_lease_table_is_made_once_as_the_kcl_makes_it(dynamodb, unique):
         {"AttributeName": "leaseOwner", "KeyType": "HASH"},
         {"AttributeName": "leaseKey", "KeyType": "RANGE"},
     ]
+
+
+def test_a_state_table_is_made_once_and_expires_what_says_so(dynamodb, unique):
+    assert ensure_state_table(dynamodb, unique)
+    assert not ensure_state_table(dynamodb, unique)
+    keys = dynamodb.describe_table(TableName=unique)["Table"]["KeySchema"]
+    assert {key["AttributeName"]: key["KeyType"] for key in keys} == {"kind": "HASH", "id": "RANGE"}
+    told = dynamodb.describe_time_to_live(TableName=unique)["TimeToLiveDescription"]
+    assert told["AttributeName"] == "expires"
+    dynamodb.delete_table(TableName=unique)

@@ -110,7 +110,7 @@ async def write_all(store):
         Chosen(name=Regime.THRIFTY, reason=HoldsFewest(1), since_ms=NOW_MS)
     )
     offers = OfferLauncher(store, host="pod-1", clock=VirtualClock(), failover_ms=10_000)
-    await offers.enter(NOW_MS)
+    await offers.beat(NOW_MS, is_leaving=True)
     await offers.start("f-s0001-3-0", SLOT_RECORD.slot_input().execution_text())
     [(name, offer)] = (await offers.look()).offers.items()
     await offers.take(name, offer)

@@ -3,8 +3,6 @@
 import asyncio
 
 from shardfleet.engine.ports import ExecutionStatus
-from shardfleet.engine.state.documents import read_as
-from shardfleet.engine.state.kinds import OFFER
 from shardfleet.engine.state.offers import OfferLauncher
 from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import MemoryStateStore
@@ -28,6 +26,7 @@ class Processes:
 
     async def taken_by(self, host):
         await self.manager.start(NAME, TEXT)
+        await host.beat(7)
         offer = (await host.look()).offers[NAME]
         assert await host.take(NAME, offer)
         return offer
@@ -41,11 +40,11 @@ async def pause(duration_ms):
 async def test_an_offer_lives_as_long_as_its_process_writes_it_whatever_its_clock_says():
     world = Processes()
     host = world.of("pod-1", ahead_ms=-3_600_000)
-    offer = await world.taken_by(host)
+    await world.taken_by(host)
     for _ in range(10):
         assert await world.manager.status(NAME) is ExecutionStatus.RUNNING
         await pause(BEAT_MS)
-        assert await host.take(NAME, offer)
+        await host.beat(7)
 
 
 @virtual
@@ -91,14 +90,21 @@ async def test_of_two_that_take_an_offer_one_has_it():
 
 
 @virtual
-async def test_a_process_that_was_frozen_finds_its_offer_gone():
+async def test_a_new_start_of_a_slot_deletes_what_was_offered_of_it_before_and_nothing_else():
+    world = Processes()
+    await world.taken_by(world.of("pod-1"))
+    await world.manager.start("f-s0002-1-0", TEXT)
+    await world.manager.start("f-s0001-2-0", TEXT)
+    assert (await world.manager.look()).offers.keys() == {"f-s0001-2-0", "f-s0002-1-0"}
+
+
+@virtual
+async def test_what_a_process_has_had_that_has_left_is_closed():
     world = Processes()
     host = world.of("pod-1")
-    offer = await world.taken_by(host)
-    await world.manager.start("f-s0001-2-0", TEXT)
-    await world.manager.start("f-s0002-1-0", TEXT)
-    assert await host.take(NAME, offer) is False
-    assert await world.manager.status("f-s0001-2-0") is ExecutionStatus.RUNNING
+    await world.taken_by(host)
+    await host.leave()
+    assert await world.manager.status(NAME) is ExecutionStatus.CLOSED
 
 
 @virtual
@@ -113,22 +119,33 @@ async def test_an_offer_that_cannot_be_read_is_closed():
 @virtual
 async def test_processes_are_there_while_they_write_and_are_forgotten_in_the_end():
     world = Processes()
-    alive, dead, gone = world.of("a"), world.of("d"), world.of("g")
+    alive, dead, gone, leaving = (world.of(name) for name in ("a", "d", "g", "l"))
     for each in (alive, dead, gone):
-        await each.enter(7)
+        await each.beat(7)
     await gone.leave()
-    assert (await alive.look()).hosts == {"a", "d"}
+    await leaving.beat(7, is_leaving=True)
+    seen = await alive.look()
+    assert (seen.hosts, seen.alive) == ({"a", "d"}, {"a", "d", "l"})
     for _ in range(30):
         await pause(BEAT_MS)
-        await alive.enter(7)
-        seen = (await alive.look()).hosts
-    assert seen == {"a"}
+        await alive.beat(7)
+        seen = await alive.look()
+    assert seen.alive == {"a"}
     await alive.forget_the_dead()
     assert [each.id for each in await world.store.list("host")] == ["a"]
     await alive.look()
-    await dead.enter(7)  # It has woken: the first write finds itself deleted.
-    await dead.enter(7)
+    await dead.beat(7)  # It has woken: the first write finds itself deleted.
+    await dead.beat(7)
     assert (await alive.look()).hosts == {"a", "d"}
+
+
+@virtual
+async def test_an_offer_that_waits_for_the_failover_time_is_told():
+    world = Processes()
+    await world.manager.start(NAME, TEXT)
+    assert (await world.manager.look()).waiting == frozenset()
+    await pause(FAILOVER_MS)
+    assert (await world.manager.look()).waiting == {NAME}
 
 
 @virtual
@@ -136,8 +153,16 @@ async def test_a_write_without_an_answer_is_known_again():
     world = Processes()
     host = world.of("pod-1")
     offer = await world.taken_by(host)
-    found = await world.store.read("offer", NAME)
-    await world.store.write("offer", NAME, found.body, expected_version=found.version)
+    host._versions.clear()  # As if its answer had been lost.
     assert await host.take(NAME, offer)
-    assert await host.take(NAME, offer)
-    assert read_as(OFFER, await world.store.read("offer", NAME)).body.host == "pod-1"
+    await host.finish(NAME, offer)
+    assert await world.manager.status(NAME) is ExecutionStatus.CLOSED
+
+
+@virtual
+async def test_the_configuration_is_kept_for_commands_and_written_when_it_changes():
+    world = Processes()
+    for env in ({"A": "1"}, {"A": "1"}, {"A": "2"}):
+        await world.manager.publish(env)
+    found = await world.store.read("config", "manager")
+    assert (found.version, found.body) == (2, {"env": {"A": "2"}})

@@ -46,6 +46,7 @@ from shardfleet_ops.cli import (
     tail,
     what_if,
     where,
+    work,
 )
 from shardfleet_ops.cli.telling import complain, say
 
@@ -85,6 +86,7 @@ def root(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "init": init.init,
     "template": cloudformation.template,
+    "work": work.work,
     "demo": demo.demo,
     "chaos": demo.chaos,
     "acceptance": acceptance.acceptance,
@@ -113,8 +115,11 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 _GROUPS = {"local": local.group, "pipeline": pipeline.group, "position": position.group}
 
+# `work` takes every option of the configuration by its name, and says itself which there are.
+_TAKES_MORE = {"allow_extra_args": True, "ignore_unknown_options": True}
+
 for _name, _command in _COMMANDS.items():
-    app.command(_name)(_command)
+    app.command(_name, context_settings=_TAKES_MORE if _name == "work" else None)(_command)
 for _name, _group in _GROUPS.items():
     app.add_typer(_group, name=_name)
 

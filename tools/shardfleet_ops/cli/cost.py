@@ -27,7 +27,13 @@ from shardfleet_ops.cli.fleet_access import (
     reaching_aws,
     with_fleet,
 )
-from shardfleet_ops.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption, find_fleet
+from shardfleet_ops.cli.fleets import (
+    DEFAULT_STACK,
+    FleetName,
+    FleetOption,
+    StackOption,
+    find_functions,
+)
 from shardfleet_ops.cli.instants import spoken_instant
 from shardfleet_ops.cli.telling import RowListing, tell
 from shardfleet_ops.explain.spoken import spoken_duration
@@ -80,7 +86,7 @@ def around_of(name: FleetName) -> dict[str, int]:
     from shardfleet.adapters.sdk_errors import SdkCall
 
     with reaching_aws():
-        fleet = find_fleet(name)
+        fleet = find_functions(name)
         functions = boto3.session.Session().client("lambda")
 
         def configured(function: str, *members: str) -> list[int]:

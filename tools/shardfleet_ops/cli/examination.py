@@ -28,7 +28,7 @@ from shardfleet.domain.slots.lags import unread_shards
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.errors import ShardfleetError, StreamGone
 from shardfleet_ops.cli.fleet_access import FleetAccess, with_fleet
-from shardfleet_ops.cli.fleets import FleetName, find_fleet
+from shardfleet_ops.cli.fleets import FleetName, find_functions
 from shardfleet_ops.explain.doctor import Facts, FunctionFacts, StreamFacts, TableFacts
 from shardfleet_ops.explain.fleet_view import FleetReading
 
@@ -57,7 +57,7 @@ class _Examination:
 
     def __init__(self, name: FleetName) -> None:
         self._name = name
-        self._found = find_fleet(name)
+        self._found = find_functions(name)
         self._config = self._found.config
         self._unseen: list[tuple[str, str]] = []
 

@@ -32,7 +32,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.expiry import Sighting, update_sightings
 from shardfleet.errors import ConfigurationError, StreamGone
 from shardfleet.events.base import Event
-from shardfleet_ops.cli.fleets import FleetName, find_fleet
+from shardfleet_ops.cli.fleets import FleetName, application_config, find_fleet
 from shardfleet_ops.explain.fleet_view import FleetReading
 
 if TYPE_CHECKING:
@@ -251,6 +251,12 @@ def table_pools(clients: "AwsClients", pool: "ThreadPool") -> "TablePools":
 
 @asynccontextmanager
 async def _opened(name: FleetName) -> AsyncIterator[FleetAccess]:
+    async with _opened_as(await asyncio.to_thread(fleet_config, name)) as access:
+        yield access
+
+
+@asynccontextmanager
+async def _opened_as(config: FleetConfig) -> AsyncIterator[FleetAccess]:
     from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
     from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
     from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore
@@ -260,7 +266,6 @@ async def _opened(name: FleetName) -> AsyncIterator[FleetAccess]:
     from shardfleet.producer.kinesis_writer import KinesisWriter
     from shardfleet_ops.aws.owner_index import DynamoDBOwnerIndex
 
-    config = await asyncio.to_thread(fleet_config, name)
     limits = ConnectionLimits(writes=CALLS_AT_ONCE, reads=CALLS_AT_ONCE, streams=CALLS_AT_ONCE)
     clients = AwsClients(limits, stream_region=region_of(config.stream_arn))
     clock = SystemClock()
@@ -358,10 +363,14 @@ def with_reading(
     """
     Open an application if one is named, else the fleet; do the work, and close it.
 
+    An application whose processes are ours is a fleet, too.
+
     Raises:
         ConfigurationError: no such table or fleet, or no way to reach AWS.
 
     """
+    if application and (config := application_config(application)) is not None:
+        return with_opened(_opened_as(config), work)
     return with_application(application, work) if application else with_fleet(name, work)
 
 

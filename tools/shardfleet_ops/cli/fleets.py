@@ -9,15 +9,17 @@ nested in it. Outputs would be the stack's, not the construct's: there are 200 o
 and by another service, which needs a right of its own.
 """
 
+import asyncio
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from shardfleet.config import FleetConfig
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import ConfigurationError, ShardfleetError
 
 DEFAULT_STACK = "ShardFleetStack"
 FLEET = "Custom::ShardFleetFirstRun"
@@ -26,6 +28,16 @@ NESTED_STACK = "AWS::CloudFormation::Stack"
 _ID_IN_FLEET = re.compile(r"FirstRun[0-9A-F]{8}$")
 
 StackOption = Annotated[
+    str,
+    typer.Option(
+        "--stack",
+        "--application",
+        metavar="NAME",
+        envvar="SHARDFLEET_STACK",
+        help="The CloudFormation stack of the fleet, or the application that processes run.",
+    ),
+]
+DeployedOption = Annotated[
     str,
     typer.Option(
         metavar="STACK", envvar="SHARDFLEET_STACK", help="The CloudFormation stack of the fleet."
@@ -48,7 +60,7 @@ class FleetName:
     What a person calls a fleet.
 
     Attributes:
-        stack: the stack that deployed it, by name or ARN.
+        stack: the stack that deployed it, by name or ARN, or its application.
         fleet: its own name; empty where it is the only one of the stack.
 
     """
@@ -67,7 +79,7 @@ class DeployedFleet:
 
     Attributes:
         config: as its manager has it.
-        manager: the name of the manager's function.
+        manager: the name of the manager's function; empty: processes run the fleet.
         resources: what else its construct made: type and physical id.
 
     """
@@ -106,7 +118,12 @@ def find_fleet(name: FleetName) -> DeployedFleet:
         ConfigurationError: none of that name, or several and none was named.
 
     """
-    found = fleets_of(name.stack)
+    try:
+        found = fleets_of(name.stack)
+    except FleetNotSeen:
+        if (config := application_config(name.stack)) is None:
+            raise
+        return DeployedFleet(config=config, manager="", resources=())
     names = ", ".join(fleet.config.fleet for fleet in found)
     wanted = [fleet for fleet in found if name.fleet in ("", fleet.config.fleet)]
     if not wanted:
@@ -118,6 +135,43 @@ def find_fleet(name: FleetName) -> DeployedFleet:
             f"--stack {name.stack}: it has {len(wanted)} fleets, say which with --fleet: {names}"
         )
     return wanted[0]
+
+
+def find_functions(name: FleetName) -> DeployedFleet:
+    """
+    Find the fleet that is meant, for what is asked of its functions.
+
+    Raises:
+        FleetNotSeen, ConfigurationError: as above; or it has no functions.
+
+    """
+    found = find_fleet(name)
+    if not found.manager:
+        raise ConfigurationError(
+            f"--application {name}: processes run it, and it has no function that could be asked"
+        )
+    return found
+
+
+def application_config(application: str) -> FleetConfig | None:
+    """Return the configuration that the processes of an application keep; None: they keep none."""
+    from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits
+    from shardfleet.adapters.dynamodb.leases import TablePools
+    from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
+    from shardfleet.adapters.thread_pool import ThreadPool
+    from shardfleet.engine.state.documents import Documents
+    from shardfleet.engine.state.kinds import CONFIG
+    from shardfleet.engine.state.offers import THE_CONFIG
+    from shardfleet.processes.worker import state_table_of
+
+    reads = AwsClients(ConnectionLimits(writes=1, reads=1, streams=1)).table_reads
+    pool = ThreadPool("application", threads=1)
+    pools = TablePools(writes=pool, reads=pool, write_client=reads, read_client=reads)
+    store = DynamoDBStateStore(state_table_of(application), pools)
+    with suppress(ShardfleetError):
+        found = asyncio.run(Documents.of(store).get(CONFIG, THE_CONFIG))
+        return FleetConfig.from_env(found.body.env) if found and found.body else None
+    return None
 
 
 def fleets_of(stack: str) -> list[DeployedFleet]:

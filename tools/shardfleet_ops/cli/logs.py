@@ -12,7 +12,13 @@ from msgspec import to_builtins
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.fleet_access import JsonOption, reaching_aws, with_fleet
-from shardfleet_ops.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption, find_fleet
+from shardfleet_ops.cli.fleets import (
+    DEFAULT_STACK,
+    FleetName,
+    FleetOption,
+    StackOption,
+    find_functions,
+)
 from shardfleet_ops.cli.instants import instant_ms
 from shardfleet_ops.cli.telling import say, say_json
 from shardfleet_ops.explain.fleet_view import FleetReading
@@ -46,7 +52,7 @@ def logs(
     since_ms = instant_ms("--since", since, now_ms=_now_ms())
     with reaching_aws():
         name = FleetName(stack, fleet_name)
-        found = find_fleet(name)
+        found = find_functions(name)
         function = found.manager if subject == MANAGER else found.config.worker_function
         reader = _Reader(log_group_of(function), since_ms=since_ms)
         wanted = LogFilter() if subject in (None, MANAGER) else _filter_of(name, str(subject))

@@ -34,7 +34,7 @@ from shardfleet_ops.cli.fleet_access import (
     with_application,
     with_fleet,
 )
-from shardfleet_ops.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
+from shardfleet_ops.cli.fleets import DEFAULT_STACK, DeployedOption, FleetName, FleetOption
 from shardfleet_ops.cli.telling import RowListing, complain, say, say_json, tell, warn
 from shardfleet_ops.positions.position_import import ImportPlan, plan_import
 
@@ -68,7 +68,7 @@ def export(
         ),
     ] = "",
     application: ApplicationOption = "",
-    stack: StackOption = DEFAULT_STACK,
+    stack: DeployedOption = DEFAULT_STACK,
     fleet_name: FleetOption = "",
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to; else standard output.")
@@ -98,7 +98,7 @@ def import_(
     *,
     file: Annotated[Path, typer.Argument(help="What `shardfleet position export` wrote.")],
     application: ApplicationOption = "",
-    stack: StackOption = DEFAULT_STACK,
+    stack: DeployedOption = DEFAULT_STACK,
     fleet_name: FleetOption = "",
     watch: Annotated[
         float,

@@ -19,7 +19,7 @@ from shardfleet_ops.cli.fleets import (
     FleetName,
     FleetOption,
     StackOption,
-    find_fleet,
+    find_functions,
 )
 from shardfleet_ops.cli.instants import date
 from shardfleet_ops.cli.telling import tell
@@ -93,7 +93,7 @@ def redrive(
 
 
 def _opened(name: FleetName, place: str) -> AbstractAsyncContextManager[_Opened]:
-    return _open(find_fleet(name), place)
+    return _open(find_functions(name), place)
 
 
 @asynccontextmanager

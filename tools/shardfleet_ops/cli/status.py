@@ -18,7 +18,7 @@ from shardfleet_ops.cli.fleet_access import (
     JsonOption,
     with_reading,
 )
-from shardfleet_ops.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
+from shardfleet_ops.cli.fleets import DEFAULT_STACK, DeployedOption, FleetName, FleetOption
 from shardfleet_ops.cli.telling import RowListing, TerminalConsole, shown, tell
 from shardfleet_ops.explain.fleet_view import (
     FleetReading,
@@ -51,7 +51,7 @@ _FIGURES = ("leases", "lag", "counter", "heartbeat")
 
 def status(
     *,
-    stack: StackOption = DEFAULT_STACK,
+    stack: DeployedOption = DEFAULT_STACK,
     fleet_name: FleetOption = "",
     application: ApplicationOption = "",
     as_json: JsonOption = False,
@@ -65,7 +65,7 @@ def status(
 
 def leases(
     *,
-    stack: StackOption = DEFAULT_STACK,
+    stack: DeployedOption = DEFAULT_STACK,
     fleet_name: FleetOption = "",
     application: ApplicationOption = "",
     finished: Annotated[bool, typer.Option("--finished", help="Finished leases, too.")] = False,
@@ -79,7 +79,7 @@ def leases(
 
 def top(
     *,
-    stack: StackOption = DEFAULT_STACK,
+    stack: DeployedOption = DEFAULT_STACK,
     fleet_name: FleetOption = "",
     application: ApplicationOption = "",
     every: Annotated[

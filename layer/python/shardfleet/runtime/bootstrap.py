@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Never
+from typing import IO, TYPE_CHECKING, Never
 
 from msgspec import Struct, field
 
@@ -69,10 +69,12 @@ from shardfleet.engine.shard.usage import CpuMeter
 from shardfleet.errors import ConfigurationError
 from shardfleet.events.base import Level
 from shardfleet.runtime.handler_call import EventSource, LambdaContext, kinesis_event
+from shardfleet.runtime.handler_loading import LoadedHandler, load_handler
 from shardfleet.runtime.handler_runner import ThreadHandlerRunner
 
 if TYPE_CHECKING:
     from shardfleet.adapters.telemetry.otlp import OtlpMetrics
+    from shardfleet.engine.worker.ports import WorkerPorts
 
 # A turn renews its leases in one wave; more threads than this would wait for CPU, not for DynamoDB.
 WRITE_THREADS_MOST = 16
@@ -117,6 +119,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
         process: this one.
         cpu: what this process uses; None where the memory size is not known.
         rest: the time since the last invocation.
+        load: makes the user's handler of its name and contract.
 
     """
 
@@ -128,6 +131,7 @@ class Sandbox(Struct, frozen=True, kw_only=True):
     process: Process = field(default_factory=SystemProcess)
     cpu: CpuMeter | None = None
     rest: Rest = field(default_factory=Rest)
+    load: Callable[..., LoadedHandler] = load_handler
 
     def drop_what_may_have_died(self) -> None:
         """After a rest, connect anew: connections may have died while the sandbox was frozen."""
@@ -135,44 +139,60 @@ class Sandbox(Struct, frozen=True, kw_only=True):
             self.clients.drop_connections()
 
 
-def open_sandbox(env: Mapping[str, str]) -> Sandbox:
+def open_sandbox(
+    env: Mapping[str, str],
+    *,
+    memory_mb: int = 0,
+    load: Callable[..., LoadedHandler] = load_handler,
+    lines: IO[str] | None = None,
+    has_emf: bool = True,
+) -> Sandbox:
     """
     Read the configuration and prepare what outlives an invocation; nothing is asked of AWS.
+
+    Args:
+        env: the environment.
+        memory_mb: what Lambda would give for as much CPU, where it does not say.
+        load: makes the user's handler of its name and contract.
+        lines: where logs and metrics go; None: standard output.
+        has_emf: whether metrics are written as lines, which CloudWatch bills as metrics.
 
     Raises:
         ConfigurationError: lists every variable that is missing or wrong.
 
     """
     config = FleetConfig.from_env(env)
-    limits = ConnectionLimits(
+    clock = SystemClock()
+    memory_mb = int(env.get(_MEMORY_VARIABLE) or memory_mb)
+    telling = Telling(
+        level=_log_level(env),
+        flush_ms=config.metrics_ms,
+        shard_metrics=config.shard_metrics,
+        has_emf=has_emf,
+    )
+    otlp = _otlp(config, clock)
+    return Sandbox(
+        config=config,
+        clients=AwsClients(
+            _connection_limits(config),
+            stream_region=region_of(config.stream_arn),
+            plain=plain_environment(env),
+        ),
+        events=EmfEventSink(config.fleet, clock=clock, telling=telling, otlp=otlp, stream=lines),
+        clock=clock,
+        cpu=SystemCpu(memory_mb) if memory_mb else None,
+        load=load,
+    )
+
+
+def _connection_limits(config: FleetConfig) -> ConnectionLimits:
+    return ConnectionLimits(
         writes=_write_threads(config),
         reads=READ_THREADS,
         streams=config.io_threads,
         calls=_call_threads(config),
         call_ms=config.handler_timeout_ms,
         idle_ms=config.connection_idle_ms,
-    )
-    clock = SystemClock()
-    memory_mb = int(env.get(_MEMORY_VARIABLE) or 0)
-    return Sandbox(
-        config=config,
-        clients=AwsClients(
-            limits,
-            stream_region=region_of(config.stream_arn),
-            plain=plain_environment(env),
-        ),
-        events=EmfEventSink(
-            config.fleet,
-            clock=clock,
-            telling=Telling(
-                level=_log_level(env),
-                flush_ms=config.metrics_ms,
-                shard_metrics=config.shard_metrics,
-            ),
-            otlp=_otlp(config, clock),
-        ),
-        clock=clock,
-        cpu=SystemCpu(memory_mb) if memory_mb else None,
     )
 
 
@@ -273,6 +293,7 @@ def handler_runner(sandbox: Sandbox, threads: TurnThreads, context: LambdaContex
         clock=sandbox.clock,
         tells_errors=config.log_errors,
     )
+    runner.loader = sandbox.load
     runner.threads_most = config.calls_at_once
     return runner
 
@@ -367,6 +388,31 @@ def window_states(
         pool=threads.streams,
         fleet=config.fleet,
         function_arn=context.invoked_function_arn,
+    )
+
+
+def worker_ports(sandbox: Sandbox, threads: TurnThreads, context: LambdaContext) -> WorkerPorts:
+    """Return everything that a worker's turn asks of the world."""
+    # The manager's start does not wait for what only workers need.
+    from shardfleet.engine.shard.polling import PolledSource  # noqa: PLC0415
+    from shardfleet.engine.worker.ports import WorkerPorts  # noqa: PLC0415
+    from shardfleet.runtime.delivering import progress_of  # noqa: PLC0415
+
+    kinesis = stream(sandbox, threads)
+    return WorkerPorts(
+        clock=sandbox.clock,
+        entropy=sandbox.entropy,
+        leases=lease_store(sandbox, threads),
+        state=state_store(sandbox, threads),
+        stream=kinesis,
+        source=PolledSource.of_worker(kinesis, sandbox.clock, sandbox.config),
+        handler=handler_runner(sandbox, threads, context),
+        progress=progress_of(sandbox.config),
+        policy=failure_policy(sandbox, threads, context=context),
+        events=sandbox.events,
+        process=TellingProcess(sandbox),
+        cpu=sandbox.cpu,
+        window_states=window_states(sandbox, threads, context=context),
     )
 
 

@@ -20,12 +20,9 @@ from typing import Any
 
 from shardfleet.domain.cost.estimate import TRANSITIONS_PER_TURN
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
-from shardfleet.engine.shard.polling import PolledSource
-from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.runtime import bootstrap, invocation
 from shardfleet.runtime.bootstrap import Sandbox
-from shardfleet.runtime.delivering import progress_of
 from shardfleet.runtime.handler_call import REDRIVE, LambdaContext
 
 gc.freeze()
@@ -69,22 +66,7 @@ async def _work(
         sandbox, context, given.slot_id, transitions=TRANSITIONS_PER_TURN
     )
     async with around as threads:
-        stream = bootstrap.stream(sandbox, threads)
-        ports = WorkerPorts(
-            clock=sandbox.clock,
-            entropy=sandbox.entropy,
-            leases=bootstrap.lease_store(sandbox, threads),
-            state=bootstrap.state_store(sandbox, threads),
-            stream=stream,
-            source=PolledSource.of_worker(stream, sandbox.clock, sandbox.config),
-            handler=bootstrap.handler_runner(sandbox, threads, context),
-            progress=progress_of(sandbox.config),
-            policy=bootstrap.failure_policy(sandbox, threads, context=context),
-            events=sandbox.events,
-            process=bootstrap.TellingProcess(sandbox),
-            cpu=sandbox.cpu,
-            window_states=bootstrap.window_states(sandbox, threads, context=context),
-        )
+        ports = bootstrap.worker_ports(sandbox, threads, context)
         turn = WorkerTurn(given, config=sandbox.config, ports=ports, deadline_ms=deadline_ms)
         # The loop forgets it when it is closed; a program's other threads get no signals.
         if threading.current_thread() is threading.main_thread():

@@ -144,6 +144,7 @@ class ThreadHandlerRunner:
     The ``HandlerRunner`` port.
 
     Attributes:
+        loader: makes the handler of its name and contract.
         threads_most: for calls of a synchronous handler.
 
     """
@@ -172,6 +173,7 @@ class ThreadHandlerRunner:
 
         """
         self._name = name
+        self.loader: Callable[..., LoadedHandler] = load_handler
         self.threads_most = 1
         self._errors = HandlerErrors(name.partition(":")[0], tells_words=tells_errors)
         self._contract = contract
@@ -201,7 +203,7 @@ class ThreadHandlerRunner:
         """
         self._threads = self._threads or [_HandlerThread()]
         thread = self._threads[0]
-        load = thread.submit(lambda: load_handler(self._name, contract=self._contract))
+        load = thread.submit(lambda: self.loader(self._name, contract=self._contract))
         await load.wait()
         handler: LoadedHandler = load.result()
         self._caller = HandlerCaller(

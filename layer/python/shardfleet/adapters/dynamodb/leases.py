@@ -9,7 +9,6 @@ Every write is one conditional request in one attempt (hazard H1). Behaves like 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,7 +32,6 @@ from shardfleet.adapters.sdk_errors import (
     TABLE_PAGING,
     ConditionFailed,
     ErrorFactory,
-    RefusalIsAnswer,
     SdkCall,
     pages,
     unsettled,
@@ -323,42 +321,3 @@ class LeasesAmong:
                 self.leases.append(lease_from_item(item))
             except MalformedLease as error:
                 self.unreadable[item[LEASE_KEY]["S"]] = str(error)
-
-
-def ensure_lease_table(client: DynamoDBClient, name: str) -> bool:
-    """
-    Make a lease table unless there is one; return whether it was made.
-
-    Fleets do not need it: their table is made by the stack that deploys them.
-
-    The schema is that of KCL's ``DynamoDBLeaseRefresher`` (protocol.md §1.1, §1.3).
-
-    Raises:
-        ConfigurationError: a right is missing (DescribeTable, and CreateTable where there is no
-            table).
-        ShardfleetError: see the message.
-
-    """
-    describe = SdkCall(
-        f"DescribeTable {name}", codes={"ResourceNotFoundException": RefusalIsAnswer}
-    )
-    try:
-        describe.run(client.describe_table, TableName=name)
-    except RefusalIsAnswer:
-        pass
-    else:
-        return False
-    make = SdkCall(f"CreateTable {name}", codes={"ResourceInUseException": RefusalIsAnswer})
-    with suppress(RefusalIsAnswer):
-        make.run(
-            client.create_table,
-            TableName=name,
-            BillingMode="PAY_PER_REQUEST",
-            KeySchema=[{"AttributeName": LEASE_KEY, "KeyType": "HASH"}],
-            AttributeDefinitions=KEY_ATTRIBUTES,
-            GlobalSecondaryIndexes=[OWNER_INDEX_SCHEMA],
-        )
-    client.get_waiter("table_exists").wait(
-        TableName=name, WaiterConfig={"Delay": 1, "MaxAttempts": 120}
-    )
-    return True

@@ -49,12 +49,14 @@ class Telling(Struct, frozen=True, kw_only=True):
         level: the least level that is logged; metrics come from all events.
         flush_ms: longest time between two flushes.
         shard_metrics: metrics with the dimensions fleet and shard, besides the fleet's.
+        has_emf: metrics are written as lines, of which CloudWatch makes metrics.
 
     """
 
     level: Level = Level.INFO
     flush_ms: int = FLUSH_MS
     shard_metrics: bool = False
+    has_emf: bool = True
 
 
 class EmfEventSink:
@@ -208,9 +210,11 @@ class EmfEventSink:
         if not values:
             return
         dimensions = {**self._fleet, "shard": shard} if shard else self._fleet
-        self._names |= {f"{name}@{shard}" if shard else name for name in values}
         if self._otlp is not None:
             self._otlp.take(values, dimensions)
+        if not self._telling.has_emf:
+            return
+        self._names |= {f"{name}@{shard}" if shard else name for name in values}
         self._stream.write(
             metric_line(
                 NAMESPACE, values, dimensions, now_ms=self._clock.now_ms(), metadata=metadata

@@ -2,8 +2,9 @@
 Slots that processes carry: which are free to take, who takes one, and when one is over.
 
 The manager offers a slot, and a process takes it by compare-and-set. A process shows that it lives
-by writing its documents each third of the failover time; whoever sees one unchanged for the
-failover time, by a clock of its own, takes it for dead. Clocks of two machines are never compared.
+by writing its own document each third of the failover time; whoever sees it unchanged for the
+failover time, by a clock of its own, takes the process for dead, and what it has taken for closed.
+Clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ class Host(Struct, frozen=True):
     Attributes:
         name: its own.
         started_ms: when it started, epoch milliseconds by its clock; for a person.
+        is_leaving: it takes no more, and hands over what it has.
 
     """
 
     name: str
     started_ms: int
+    is_leaving: bool = False
 
 
 class Seen(Struct, frozen=True):
@@ -100,13 +103,15 @@ class Board(Struct, frozen=True, kw_only=True):
 
     Attributes:
         offers: by name; those that are over are left out.
-        still: names of offers that stand still.
-        hosts: processes that live.
+        waiting: names of those that nobody has taken for the failover time.
+        alive: processes that live.
+        hosts: of them, those that take offers.
 
     """
 
     offers: Mapping[str, Offer]
-    still: frozenset[str]
+    waiting: frozenset[str]
+    alive: frozenset[str]
     hosts: frozenset[str]
 
     def to_take(self, host: str) -> str | None:
@@ -116,22 +121,21 @@ class Board(Struct, frozen=True, kw_only=True):
         A process with more slots than another leaves it to that one; what nobody has taken for the
         failover time, anybody takes.
         """
-        is_idlest = self._slots(host) <= self._fewest()
+        is_idlest = self._counts[host] <= self._fewest
         free = sorted(name for name, offer in self.offers.items() if not offer.host)
-        return next((name for name in free if is_idlest or name in self.still), None)
+        return next((name for name in free if is_idlest or name in self.waiting), None)
 
     def to_give_up(self, host: str) -> str | None:
         """Return the slot that a process gives up, for one that has two fewer; None: none."""
-        if self._slots(host) - self._fewest() < 2:  # noqa: PLR2004 - else they would change places
+        if self._counts[host] - self._fewest < 2:  # noqa: PLR2004 - else they would change places
             return None
         return max(name for name, offer in self.offers.items() if offer.host == host)
 
-    def _slots(self, host: str) -> int:
-        return self._counts[host]
-
-    def _fewest(self) -> int:
-        return min((self._slots(host) for host in self.hosts), default=0)
-
     @property
     def _counts(self) -> Counter[str]:
-        return Counter(offer.host for name, offer in self.offers.items() if name not in self.still)
+        return Counter(each.host for each in self.offers.values() if each.host in self.alive)
+
+    @property
+    def _fewest(self) -> int:
+        counts = self._counts
+        return min((counts[host] for host in self.hosts), default=0)

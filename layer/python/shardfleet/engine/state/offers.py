@@ -31,19 +31,24 @@ class OfferLauncher:
         store: the fleet-state table.
         host: this process's name, which no other one has.
         clock: this machine's.
-        failover_ms: whose documents are unchanged for so long is taken for dead.
+        failover_ms: a process whose document is unchanged for so long is taken for dead.
+
+    Attributes:
+        host: as given.
+        hosts: how many processes took offers at the last look.
 
     """
 
     def __init__(self, store: StateStore, *, host: str, clock: Clock, failover_ms: int) -> None:
         """Nothing is seen yet."""
         self._store = Documents.of(store)
-        self._host = host
+        self.host = host
+        self.hosts = 0
         self._clock = clock
         self._failover_ms = failover_ms
         self._offers_seen: dict[str, Seen] = {}
         self._hosts_seen: dict[str, Seen] = {}
-        self._versions: dict[str, int | None] = {}  # of what this process has written
+        self._versions: dict[str, int] = {}  # of what this process has written
 
     # --- for the manager
 
@@ -60,9 +65,10 @@ class OfferLauncher:
         if isinstance(result, Written):
             await self._clear(name)
             return True
-        found = result.current and read_as(OFFER, result.current)
-        is_same = found and found.body and found.body.text == text
-        return bool(is_same) and not self._is_closed(found)
+        found = None if result.current is None else read_as(OFFER, result.current)
+        if found is None or found.body is None or found.body.text != text:
+            return False
+        return not await self._is_closed(found)
 
     async def status(self, name: str) -> ExecutionStatus:
         """
@@ -75,17 +81,22 @@ class OfferLauncher:
         found = await self._store.get(OFFER, name)
         if found is None:
             return ExecutionStatus.ABSENT
-        return ExecutionStatus.CLOSED if self._is_closed(found) else ExecutionStatus.RUNNING
+        is_closed = await self._is_closed(found)
+        return ExecutionStatus.CLOSED if is_closed else ExecutionStatus.RUNNING
 
-    def _is_closed(self, found: FoundDocument[Offer] | None) -> bool:
+    async def _is_closed(self, found: FoundDocument[Offer]) -> bool:
         """Return whether nobody runs it: it is over, its process dead, or it cannot be read."""
-        if found is None or found.body is None or found.body.is_over:
+        offer = found.body
+        if offer is None or offer.is_over or not offer.host:
+            return offer is None or offer.is_over
+        began_ms = self._clock.monotonic_ms()
+        process = await self._store.get(HOST, offer.host)
+        if process is None:
             return True
         now_ms = self._clock.monotonic_ms()
-        seen = seen_again(self._offers_seen, {found.id: found.version}, at_ms=now_ms)
-        self._offers_seen |= seen
-        is_still = seen[found.id].stands_still(at_ms=now_ms, failover_ms=self._failover_ms)
-        return is_still and found.body.host != ""
+        seen = seen_again(self._hosts_seen, {process.id: process.version}, at_ms=now_ms)
+        self._hosts_seen |= seen
+        return seen[process.id].stands_still(at_ms=began_ms, failover_ms=self._failover_ms)
 
     async def _clear(self, name: str) -> None:
         """Delete what was offered of the same slot before."""
@@ -105,14 +116,18 @@ class OfferLauncher:
 
         """
         began_ms = self._clock.monotonic_ms()
-        offers, hosts = await self._store.all(OFFER), await self._store.all(HOST)
+        offers, processes = await self._store.all(OFFER), await self._store.all(HOST)
         now_ms = self._clock.monotonic_ms()
         self._offers_seen = seen_again(self._offers_seen, _versions(offers), at_ms=now_ms)
-        self._hosts_seen = seen_again(self._hosts_seen, _versions(hosts), at_ms=now_ms)
+        self._hosts_seen = seen_again(self._hosts_seen, _versions(processes), at_ms=now_ms)
+        alive = frozenset(self._hosts_seen) - self._still(self._hosts_seen, began_ms)
+        hosts = alive & {each.id for each in processes if each.body and not each.body.is_leaving}
+        self.hosts = len(hosts)
         return Board(
             offers={o.id: o.body for o in offers if o.body and not o.body.is_over},
-            still=self._still(self._offers_seen, began_ms),
-            hosts=frozenset(self._hosts_seen) - self._still(self._hosts_seen, began_ms),
+            waiting=self._still(self._offers_seen, began_ms),
+            alive=alive,
+            hosts=hosts,
         )
 
     def _still(self, seen: Mapping[str, Seen], at_ms: int, times: int = 1) -> frozenset[str]:
@@ -121,37 +136,37 @@ class OfferLauncher:
             name for name, it in seen.items() if it.stands_still(at_ms=at_ms, failover_ms=after_ms)
         )
 
-    async def enter(self, started_ms: int) -> None:
+    async def beat(self, started_ms: int, *, is_leaving: bool = False) -> None:
         """
-        Show that this process is there, and takes offers; once, and again as a sign of life.
+        Show that this process lives, each third of the failover time.
 
         Raises:
             OutcomeUnknown, Throttled: try again.
 
         """
-        await self._write(HOST, self._host, {"started_ms": started_ms})
+        body = {"started_ms": started_ms, "is_leaving": is_leaving}
+        await self._write(HOST, self.host, body)
 
     async def leave(self) -> None:
         """Withdraw this process; what fails is seen by its silence."""
         with suppress(ShardfleetError):
-            version = self._versions.pop(f"{HOST}/{self._host}", None)
-            await self._store.delete(HOST, self._host, expected_version=version or 0)
+            version = self._versions.pop(f"{HOST}/{self.host}", 0)
+            await self._store.delete(HOST, self.host, expected_version=version)
 
     async def take(self, name: str, offer: Offer) -> bool:
         """
-        Take an offer, or show that this process still has it; False: it is another's, or gone.
+        Take an offer; False: somebody else has it, or it is gone.
 
         Raises:
             OutcomeUnknown, Throttled: try again.
 
         """
-        seen = self._offers_seen.get(name)
-        body = {"text": offer.text, "host": self._host}
-        return await self._write(OFFER, name, body, version=seen.version if seen else None)
+        body = {"text": offer.text, "host": self.host}
+        return await self._write(OFFER, name, body, version=self._offers_seen[name].version)
 
     async def finish(self, name: str, offer: Offer) -> None:
-        """Mark a slot of this process as over; what fails is seen by its silence."""
-        body = {"text": offer.text, "host": self._host, "is_over": True}
+        """Mark a slot of this process as over; what fails is repaired when the process ends."""
+        body = {"text": offer.text, "host": self.host, "is_over": True}
         with suppress(ShardfleetError):
             await self._write(OFFER, name, body)
         self._versions.pop(f"{OFFER}/{name}", None)

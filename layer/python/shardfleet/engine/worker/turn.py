@@ -101,6 +101,11 @@ class WorkerTurn:
         """Let the turn end in good order now, as it does when its time is over."""
         self._stopping.set()
 
+    def hand_over(self) -> None:
+        """Let the turn give its leases back and end the slot, as one that is asked to drain."""
+        self._why = max(TurnStop.DRAIN, self._why or TurnStop.DRAIN)
+        self._stopping.set()
+
     async def run(self) -> TurnOutcome:
         """Run the turn to its end."""
         loop = asyncio.get_running_loop()
@@ -136,8 +141,7 @@ class WorkerTurn:
         self._renew_tasks.start(self._work.checkpointer.keep_renewing(self._renewing), name="renew")
         self._work_tasks.start(self._begin(slot), name="begin")
         await self._stopping.wait(self._stop_at_ms - self._ports.clock.monotonic_ms())
-        if self._why is None:
-            self._stop(TurnStop.TIME)
+        self._stop(self._why or TurnStop.TIME)
         return await self._leave()
 
     def _prepare(self, slot: Slot) -> None:

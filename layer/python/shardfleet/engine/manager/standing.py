@@ -1,0 +1,129 @@
+"""
+The manager in a process: it stands for manager for as long as it lives, and never rests.
+
+Several processes do so; the turn lock lets one work (hazard H13). It is held for the failover time
+and prolonged each third of it, beside the turns: a dead manager is replaced soon, and a slow turn
+loses nothing but the lock, for every write has a condition of its own. Each process carries one
+slot, so there are as many as processes, or as leases where those are fewer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from shardfleet.config import FleetConfig
+from shardfleet.engine.manager.loop import PROMPT_POLL_MS
+from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
+from shardfleet.engine.retry import Halt
+from shardfleet.engine.state.offers import OfferLauncher
+from shardfleet.errors import ShardfleetError, told
+from shardfleet.events.manager import ManagerTurnFailed
+
+_MOMENT_MS = 100  # Whether this process has the lock costs nothing to ask.
+# At first slots start and ask for leases: who has just begun to lead looks more often for so long.
+_EAGER_FOR_MS, _EAGER_MS = 10_000, 200
+
+
+class StandingManager:
+    """
+    Runs the manager's turns whenever this process has the lock.
+
+    Args:
+        config: the fleet's.
+        ports: everything the manager asks of the world.
+        offers: what its launcher is, looked at by this process.
+
+    """
+
+    def __init__(self, config: FleetConfig, ports: ManagerPorts, offers: OfferLauncher) -> None:
+        """Nothing is asked yet."""
+        self._config = config
+        self._ports = ports
+        self._offers = offers
+        self._leads = self._is_known = False
+        self._managed = config
+        self._manager = LeaseManager(config, ports)
+        self._hosts = 0  # at the last turn
+        self._prompts = 0
+        self._due_ms = self._eager_ms = 0
+        self._unfinished = 1
+
+    async def run(self, halt: Halt) -> None:
+        """Stand for manager until halted; then the next one may begin at once."""
+        await asyncio.gather(self._hold(halt), self._work(halt))
+        with suppress(ShardfleetError):
+            if self._leads:
+                await self._manager.losses.remember()
+            await self._ports.state.release_lock(self._offers.host)
+
+    async def _hold(self, halt: Halt) -> None:
+        """Take the lock and prolong it."""
+        config, state = self._config, self._ports.state
+        hold_ms, host = config.failover_ms, self._offers.host
+        while not halt.is_set:
+            try:
+                longest_ms = hold_ms + config.clock_skew_ms
+                token = await state.take_lock(host, duration_ms=hold_ms, longest_ms=longest_ms)
+                if token is not None and not self._leads:
+                    self._due_ms, self._is_known = 0, False
+                    self._eager_ms = self._ports.clock.monotonic_ms() + _EAGER_FOR_MS
+                self._leads = token is not None
+            except ShardfleetError as error:
+                self._tell(error)
+            await halt.wait(config.renew_ms)
+
+    async def _work(self, halt: Halt) -> None:
+        """Look each second whether a turn is due."""
+        clock, pause_ms = self._ports.clock, min(PROMPT_POLL_MS, self._config.renew_ms)
+        while not halt.is_set:
+            try:
+                if not self._leads:  # Who leads next has seen by then which owners are lost.
+                    await self._manager.losses.look()
+                elif await self._is_due():
+                    self._due_ms = clock.monotonic_ms() + self._config.cycle_ms
+                    await self._turn()
+            except ShardfleetError as error:
+                self._tell(error)
+            is_eager = clock.monotonic_ms() < self._eager_ms
+            await halt.wait(_EAGER_MS if is_eager else pause_ms if self._leads else _MOMENT_MS)
+
+    async def _is_due(self) -> bool:
+        manager, now_ms = self._manager, self._ports.clock.monotonic_ms()
+        prompts = await self._ports.state.prompts()
+        is_prompted, self._prompts = prompts > self._prompts, prompts
+        if now_ms >= self._due_ms or is_prompted:
+            return True
+        if self._offers.hosts != self._hosts or await manager.losses.look():
+            return True
+        prober = manager.prober
+        looked_ms = prober.looked_ms or 0
+        is_look_due = prober.has_sleepers and now_ms - looked_ms >= self._config.probe_ms
+        return is_look_due and await prober.look()
+
+    async def _turn(self) -> None:
+        await self._offers.look()
+        await self._offers.forget_the_dead()
+        self._hosts = self._offers.hosts
+        config = replace(self._config, min_workers=self._least)
+        if config != self._managed:
+            before, self._managed = self._manager, config
+            self._manager = LeaseManager(config, self._ports)
+            self._manager.losses = before.losses  # What was seen of the leases is as good as new.
+        if not self._is_known:
+            await self._offers.publish(self._config.to_env())
+            self._is_known = True
+        plan = (await self._manager.turn()).plan
+        leases = plan.snapshot.survey.leases
+        self._unfinished = sum(not each.is_finished for each in leases) + len(plan.sync.create)
+        if self._least != config.min_workers:
+            self._due_ms = 0
+
+    @property
+    def _least(self) -> int:
+        return max(1, min(self._hosts, self._unfinished))
+
+    def _tell(self, error: ShardfleetError) -> None:
+        self._ports.events.emit(ManagerTurnFailed(error=told(error)))

@@ -1,0 +1,211 @@
+"""Processes of `shardfleet work` on the embedded AWS, fed in order per shard, and what they did."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+from botocore.exceptions import ClientError
+
+FAILOVER_MS = 3_000
+HASH_KEYS = 2**128
+SCRIPT = Path(sys.executable).with_name("shardfleet")
+HANDLER = """
+import json, os, time
+
+def handle(batch):
+    lines = [f"{time.time():.3f} {os.getpid()} {record.data.decode()}\\n" for record in batch]
+    with open(os.environ["HANDLED"], "a") as file:
+        file.write("".join(lines))
+"""
+
+
+class Processes:
+    """An application on one stream; a context manager that leaves no process behind."""
+
+    def __init__(self, aws, folder, *, shards=4, failover_ms=FAILOVER_MS):
+        self.name = f"clicks-{uuid.uuid4().hex[:8]}"
+        self.shards = shards
+        self.failover_ms = failover_ms
+        self.folder = Path(folder)
+        self.handled = self.folder / "handled.txt"
+        self.handled.touch()
+        (self.folder / "worked.py").write_text(HANDLER)
+        kept = {name: it for name, it in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        self.env = {**kept, **aws.environment(), "HANDLED": str(self.handled)}
+        self.kinesis, self.tables = aws.client("kinesis"), aws.client("dynamodb")
+        self.running = []
+        self.sent = Counter()
+        self._feeding = threading.Event()
+        self._feeder = None
+        self.kinesis.create_stream(StreamName=self.name, ShardCount=shards)
+        self.kinesis.get_waiter("stream_exists").wait(StreamName=self.name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop_feeding()
+        for process in self.running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+                process.wait()
+
+    def command(self, *arguments):
+        return (
+            *("work", "--stream", self.name, "--application", self.name),
+            *("--handler", "worked:handle", "--failover-ms", str(self.failover_ms), *arguments),
+        )
+
+    def start(self, *arguments):
+        return self.run(SCRIPT, *self.command(*arguments))
+
+    def run(self, *arguments):
+        with (self.folder / f"{len(self.running)}.log").open("w") as log:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=self.folder,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self.running.append(process)
+        return process
+
+    def shardfleet(self, *arguments):
+        return subprocess.run(
+            [sys.executable, SCRIPT, *arguments],
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    # --- records, numbered per shard
+
+    def send(self, shard):
+        number = self.sent[shard]
+        self.kinesis.put_record(
+            StreamName=self.name,
+            Data=f"{shard} {number}".encode(),
+            PartitionKey=str(shard),
+            ExplicitHashKey=str(shard * HASH_KEYS // self.shards),
+        )
+        self.sent[shard] += 1
+
+    def feed(self, per_second):
+        def go_on():
+            due = time.monotonic()
+            while not self._feeding.wait(max(0, due - time.monotonic())):
+                due += self.shards / per_second
+                for shard in range(self.shards):
+                    self.send(shard)
+
+        self._feeder = threading.Thread(target=go_on, daemon=True)
+        self._feeder.start()
+
+    def stop_feeding(self):
+        self._feeding.set()
+        if self._feeder is not None:
+            self._feeder.join()
+
+    # --- what was handled
+
+    def records(self):
+        """Return (time, process, shard, number) of each record that a handler was given."""
+        lines = self.handled.read_text().splitlines()
+        return [(float(t), int(p), int(s), int(n)) for t, p, s, n in map(str.split, lines)]
+
+    def missing(self):
+        seen = {(shard, number) for _, _, shard, number in self.records()}
+        return sum(self.sent.values()) - len(seen)
+
+    def repeats(self):
+        counts = Counter((shard, number) for _, _, shard, number in self.records())
+        return sum(counts.values()) - len(counts)
+
+    def out_of_order(self):
+        """Return how often a record came first after a later one of its shard had come."""
+        highest, seen, found = {}, set(), 0
+        for _, _, shard, number in self.records():
+            if (shard, number) not in seen and number < highest.get(shard, -1):
+                found += 1
+            seen.add((shard, number))
+            highest[shard] = max(number, highest.get(shard, -1))
+        return found
+
+    def gaps_s(self, since):
+        """Return each shard's longest time without a record since a point in time."""
+        times = {}
+        for at, _, shard, _ in self.records():
+            times.setdefault(shard, [since]).append(at)
+        return {
+            shard: round(max(b - a for a, b in pairwise(t for t in each if t >= since)), 2)
+            for shard, each in times.items()
+        }
+
+    def owners(self):
+        items = self.tables.scan(TableName=self.name)["Items"]
+        return {item["leaseKey"]["S"]: item.get("leaseOwner", {}).get("S", "") for item in items}
+
+    def document(self, kind, name):
+        key = {"kind": {"S": kind}, "id": {"S": name}}
+        found = self.tables.get_item(TableName=f"{self.name}-fleet", Key=key, ConsistentRead=True)
+        return found.get("Item", {}).get("body", {}).get("M", {})
+
+    def hosts(self):
+        """Return the process id of each worker's host: who carries it."""
+        query = {
+            "TableName": f"{self.name}-fleet",
+            "KeyConditionExpression": "kind = :k",
+            "ExpressionAttributeValues": {":k": {"S": "offer"}},
+        }
+        found = {}
+        for item in self.tables.query(**query)["Items"]:
+            body = item["body"]["M"]
+            if body.get("host", {}).get("S") and not body.get("is_over", {}).get("BOOL"):
+                slot = json.loads(body["text"]["S"])["slot"]
+                found[f"{self.name}-{slot}"] = pid_of(body["host"]["S"])
+        return found
+
+    def leader(self):
+        return pid_of(self.document("lock", "manager")["holder"]["S"])
+
+    def shares(self):
+        """Return how many leases each process carries."""
+        hosts = self.hosts()
+        return Counter(hosts.get(owner) for owner in self.owners().values())
+
+    def process(self, pid):
+        return next(each for each in self.running if each.pid == pid)
+
+    def log(self):
+        return "".join(path.read_text() for path in sorted(self.folder.glob("*.log")))
+
+
+def pid_of(host):
+    return int(host.rsplit("-", 2)[1])
+
+
+def eventually(question, *, within_s=60):
+    """Ask until the answer is true, and return it; without tables there is none."""
+    end = time.monotonic() + within_s
+    answer = None
+    while not answer:
+        assert time.monotonic() < end, f"still {answer!r} after {within_s} s"
+        time.sleep(0.1)
+        with contextlib.suppress(ClientError, KeyError):
+            answer = question()
+    return answer
