@@ -73,6 +73,7 @@ def test_the_wheel_holds_nothing_but_our_packages(wheel):
         "pyspark_shardfleet",
         "shardfleet_ops",
         "shardfleet_local",
+        "shardfleet_processes",
         "shardfleet_testkit",
     }
     assert not any("__pycache__" in name for name in wheel.namelist())

@@ -28,6 +28,7 @@ PACKAGES = {
     "shardfleet_spark": "spark/shardfleet_spark",
     "shardfleet_ops": "tools/shardfleet_ops",
     "shardfleet_local": "tools/shardfleet_local",
+    "shardfleet_processes": "tools/shardfleet_processes",
     "shardfleet_testkit": "tools/shardfleet_testkit",
 }
 # Where a user imports from: what is offered here is defined in the modules behind.

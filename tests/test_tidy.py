@@ -31,7 +31,7 @@ ARROWS = {
     # Values are msgspec's structures: they are made in half the time, and compared in a seventh.
     **dict.fromkeys(PURE, (PURE, ("msgspec",))),
     # The face names the one part that a program opens; it is loaded when it is asked for.
-    "": ((*PURE, "processes.worker"), ("msgspec",)),
+    "": (PURE, ("msgspec", "shardfleet_processes")),
     "kpl": ((*PURE, "kpl"), ("google.protobuf", "msgspec")),
     "engine": ((*PURE, "kpl", "engine"), ("msgspec",)),
     # msgspec and pybase64 decode what the wire brings.
@@ -45,10 +45,6 @@ ARROWS = {
         (*SDK, "google.protobuf", "msgspec"),
     ),
     "runtime": (("", *PURE, "kpl", "engine", "adapters", "runtime"), (*SDK, "msgspec")),
-    "processes": (
-        ("", *PURE, "kpl", "engine", "adapters", "runtime", "processes"),
-        (*SDK, "msgspec"),
-    ),
     # What a command decides is as pure as the domain, and what it does goes through ports.
     **dict.fromkeys(PURE_OPS, (PURE, ("msgspec", *PURE_OPS))),
     "shardfleet_ops.operate": (
@@ -57,6 +53,11 @@ ARROWS = {
     ),
     "shardfleet_ops": (None, None),
     "shardfleet_local": (None, None),
+    # What stands in for Lambda and Step Functions: it joins the library's parts as `runtime` does.
+    "shardfleet_processes": (
+        ("", *PURE, "kpl", "engine", "adapters", "runtime"),
+        (*SDK, "msgspec", "shardfleet_processes"),
+    ),
     # How the user's own handler is loaded and called is the product's, in a simulation too; and of
     # some seeds the lease table is behind the product's adapter and its clients.
     "shardfleet_testkit": (
@@ -112,6 +113,7 @@ PACKAGES = {
     "shardfleet_spark",
     "shardfleet_ops",
     "shardfleet_local",
+    "shardfleet_processes",
     "shardfleet_testkit",
 }
 

@@ -16,7 +16,7 @@ from shardfleet.faces import loaded_from
 from shardfleet.records import Batch, Record
 
 if TYPE_CHECKING:
-    from shardfleet.processes.worker import Worker
+    from shardfleet_processes.worker import Worker
 
 __all__ = [
     "Batch",
@@ -29,4 +29,4 @@ __all__ = [
     "split_record_id",
 ]
 
-__getattr__ = loaded_from(__name__, {"Worker": "shardfleet.processes.worker"})
+__getattr__ = loaded_from(__name__, {"Worker": "shardfleet_processes.worker"})

@@ -12,7 +12,7 @@ from shardfleet.adapters.step_functions import StepFunctionsLauncher
 from shardfleet.adapters.system import SystemClock
 from shardfleet.adapters.thread_pool import ThreadPool
 from shardfleet.engine.ports import ExecutionStatus
-from shardfleet.engine.state.offers import OfferLauncher
+from shardfleet_processes.offers import OfferLauncher
 from shardfleet_testkit.memory import MemoryLauncher, MemoryStateStore
 from tests.adapters.tables import LIMITS
 

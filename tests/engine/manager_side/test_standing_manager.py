@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from shardfleet.domain.slots.slot import SlotInput
-from shardfleet.engine.manager.standing import StandingManager
 from shardfleet.engine.retry import Halt
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.engine.state.offers import OfferLauncher
 from shardfleet.errors import Throttled
+from shardfleet_processes.offers import OfferLauncher
+from shardfleet_processes.standing import StandingManager
 from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.manager_side.fleet_kit import Fleet, shard

@@ -40,10 +40,10 @@ from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.kinds import KINDS, LANES, NOTE, SUSPECTS, WINDOW, CrashNote, kind_of
 from shardfleet.engine.state.ledger import Ledger
-from shardfleet.engine.state.offers import OfferLauncher
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.rows import write_rows
 from shardfleet.engine.state.sleep_state import NapRecord
+from shardfleet_processes.offers import OfferLauncher
 from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory import MemoryStateStore
 from tests.engine.manager_side.fleet_kit import ARN, Fleet, four_shards

@@ -3,7 +3,7 @@
 import asyncio
 
 from shardfleet.engine.ports import ExecutionStatus
-from shardfleet.engine.state.offers import OfferLauncher
+from shardfleet_processes.offers import OfferLauncher
 from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import MemoryStateStore
 from tests.virtual import virtual

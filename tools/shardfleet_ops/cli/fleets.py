@@ -161,8 +161,8 @@ def application_config(application: str) -> FleetConfig | None:
     from shardfleet.adapters.thread_pool import ThreadPool
     from shardfleet.engine.state.documents import Documents
     from shardfleet.engine.state.kinds import CONFIG
-    from shardfleet.engine.state.offers import THE_CONFIG
-    from shardfleet.processes.worker import state_table_of
+    from shardfleet_processes.offers import THE_CONFIG
+    from shardfleet_processes.worker import state_table_of
 
     reads = AwsClients(ConnectionLimits(writes=1, reads=1, streams=1)).table_reads
     pool = ThreadPool("application", threads=1)

@@ -18,9 +18,9 @@ from shardfleet.config import FleetConfig
 from shardfleet.engine.manager.loop import PROMPT_POLL_MS
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
 from shardfleet.engine.retry import Halt
-from shardfleet.engine.state.offers import OfferLauncher
 from shardfleet.errors import ShardfleetError, told
 from shardfleet.events.manager import ManagerTurnFailed
+from shardfleet_processes.offers import OfferLauncher
 
 _MOMENT_MS = 100  # Whether this process has the lock costs nothing to ask.
 # At first slots start and ask for leases: who has just begun to lead looks more often for so long.

@@ -33,9 +33,9 @@ from shardfleet.adapters.system import SystemEntropy
 from shardfleet.config import FleetConfig
 from shardfleet.engine.retry import Halt
 from shardfleet.errors import ConfigurationError
-from shardfleet.processes.process import FleetProcess
 from shardfleet.runtime.bootstrap import Sandbox, open_sandbox
 from shardfleet.runtime.handler_loading import LoadedHandler, as_handler, load_handler
+from shardfleet_processes.process import FleetProcess
 
 # One slot carries what there is: nobody starts another one for it. A turn reloads nothing, and a
 # slot that is given a lease runs already.

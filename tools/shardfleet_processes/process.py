@@ -14,22 +14,19 @@ from contextlib import suppress
 
 from shardfleet.domain.slots.offers import Board, Offer
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome, ask_to_drain
-from shardfleet.engine.manager.standing import StandingManager
 from shardfleet.engine.ports import Clock
 from shardfleet.engine.retry import Halt
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.engine.state.offers import OfferLauncher
 from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.errors import ShardfleetError, told
 from shardfleet.events.worker import SlotDelayed, TurnFailed
 from shardfleet.runtime import bootstrap, managing
 from shardfleet.runtime.bootstrap import Sandbox, TurnThreads
-from shardfleet.runtime.invocation import NOTE_MARGIN_MS, Meter
+from shardfleet_processes.offers import OfferLauncher
+from shardfleet_processes.standing import StandingManager
 
 HUNGRY_MS = 250
 """How often a process without a slot looks for one."""
-LEDGER_MS = 900_000
-"""How often what was used is added to the fleet's ledger."""
 _FIRST_PAUSE_MS, _MAX_PAUSE_MS = 1_000, 300_000  # hazard H9, as the state machine's
 _JOIN_MS = 5_000
 
@@ -136,15 +133,13 @@ class FleetProcess:
         self._clock = sandbox.clock
         self._threads = TurnThreads(sandbox.config)
         store = bootstrap.state_store(sandbox, self._threads)
-        self._store = store
         self._state = FleetState(store, sandbox.clock)
         self._offers = OfferLauncher(
             store, host=host, clock=sandbox.clock, failover_ms=sandbox.config.failover_ms
         )
         self._started_ms = sandbox.clock.now_ms()
-        self._beat_ms = self._noted_ms = sandbox.clock.monotonic_ms()
+        self._beat_ms = sandbox.clock.monotonic_ms()
         self._slots: dict[str, CarriedSlot] = {}
-        self._meter = self._new_meter()
 
     async def run(self, halt: Halt) -> None:
         """
@@ -166,7 +161,6 @@ class FleetProcess:
             halt.set()
             await self._leave()
             await manager
-            await self._note()
             sandbox.events.flush()
             await self._threads.close(within_ms=_JOIN_MS)
 
@@ -181,8 +175,6 @@ class FleetProcess:
         except ShardfleetError as error:
             delay = SlotDelayed(slot_id="", worker_id=self._host, error=told(error))
             self._sandbox.events.emit(delay)
-        if now_ms - self._noted_ms >= LEDGER_MS:
-            await self._note()
         return bool(self._slots)
 
     async def _settle(self, board: Board) -> None:
@@ -219,14 +211,3 @@ class FleetProcess:
             await self._state.prompt_manager()
         if pending:
             bootstrap.TellingProcess(self._sandbox).end("a slot has not ended in time")
-
-    def _new_meter(self) -> Meter:
-        end_ms = self._clock.monotonic_ms() + LEDGER_MS + 10 * NOTE_MARGIN_MS
-        return Meter(
-            self._sandbox, ProcessContext(self._host, clock=self._clock, deadline_ms=end_ms)
-        )
-
-    async def _note(self) -> None:
-        """Add what was used since the last time to the ledger."""
-        await self._meter.keep(self._host, self._store, transitions=0, scheduled_runs=0)
-        self._meter, self._noted_ms = self._new_meter(), self._clock.monotonic_ms()
