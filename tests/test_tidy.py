@@ -64,6 +64,8 @@ ARROWS = {
         (
             *("", *PURE, "kpl", "engine", "producer.aggregate"),
             *("runtime.delivering", "runtime.handler_call", "runtime.handler_loading"),
+            # What is given up is kept, and handed over again, as it is by the product.
+            *("runtime.redrive", "adapters.dead_letters"),
             *("adapters.clients.aws_clients", "adapters.dynamodb.items"),
             *("adapters.dynamodb.leases", "adapters.dynamodb.wire", "adapters.thread_pool"),
             *("adapters.http.answers", "adapters.http.json_service"),

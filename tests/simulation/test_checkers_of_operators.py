@@ -5,17 +5,20 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
+from shardfleet.domain.delivery.filters import RecordFilter
 from shardfleet.domain.leases.changes import checkpoint, rewind
 from shardfleet.engine.state.documents import DocumentKind
 from shardfleet.engine.state.kinds import NOTE, SLOT, WINDOW
 from shardfleet.errors import ProtocolError
 from shardfleet.events.worker import DocumentUnreadable
-from shardfleet_ops.operate import documents
+from shardfleet_ops.operate import documents, redrive
+from shardfleet_ops.operate.given_up import event_of
 from shardfleet_ops.positions.position_import import _Import
 from shardfleet_testkit import checkers
 from shardfleet_testkit.checkers import CallBegun, Handled
 from shardfleet_testkit.simulation import Options, importing, run_seed
 from shardfleet_testkit.simulation.faults import FaultMix
+from shardfleet_testkit.simulation.shapes import FILTERS
 from tests.simulation.test_checkers_planted import (
     FREE,
     KEY,
@@ -51,6 +54,37 @@ def test_a_record_before_an_imported_position_is_found(number, is_adopted, is_se
     entry = checker.ledger.find(KEY, str(number), 0)
     checker.record_handled(Handled(at_ms=1, by=ME, entry=entry, call=1))
     checker.record_handled(Handled(at_ms=1, by=OTHER, entry=entry, call=1))
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(("by", "violations"), [(ME, 1), (Somebody("java#1", "j", (0, 0)), 0)])
+def test_a_record_that_the_filters_leave_out_and_that_is_handled_is_found(by, violations):
+    checker, found = planted(checkers.NothingFilteredIsHandled)
+    checker.ledger.passes = lambda key: key != "k"
+    has_records(checker, 5)
+
+    (entry,) = checker.ledger.shards[KEY].entries
+    checker.record_handled(Handled(at_ms=1, by=by, entry=entry))
+    assert len(found) == violations
+    assert entry.is_done
+
+
+@pytest.mark.parametrize(
+    ("redriven", "is_deleted", "is_kept", "violations"),
+    [(1, True, False, 0), (0, True, False, 2), (0, False, True, 0), (0, False, False, 1)],
+)
+def test_what_was_given_up_and_is_nowhere_is_found(redriven, is_deleted, is_kept, violations):
+    checker, found = planted(checkers.GivenUpIsKept)
+    checker.ledger.keeps = True
+    has_records(checker, 5)
+    (entry,) = checker.ledger.shards[KEY].entries
+    entry.is_kept, entry.redriven = True, redriven
+    if is_kept:
+        checker.ledger.kept["here"] = [entry]
+
+    if is_deleted:
+        checker.kept_deleted(1, where="here", entries=[entry])
+    checker.over(2, keys=[KEY])
     assert len(found) == violations
 
 
@@ -108,6 +142,8 @@ def test_what_another_reader_has_done_is_nobodys_to_handle_and_comes_again_after
 
 # --- bugs put into the code of the commands, and into the reader of documents
 
+COMMANDS = {"command": 0.2}
+SEEDS = (10, *range(1, 10))  # The first shows each; which do, depends on every call.
 IMPORTS = {"position_import": 0.05}
 SPOILS = {"malformed_document": 0.2}
 
@@ -145,6 +181,19 @@ def _what_is_newer_is_refused(monkeypatch):
     monkeypatch.setattr(DocumentKind, "read", read)
 
 
+def _what_has_failed_is_deleted(monkeypatch):
+    async def one(document, *, kept, handle, within_s):
+        taken = await kept.take(document, within_s=within_s)
+        await handle(event_of(taken))
+        await kept.delete(taken)
+
+    monkeypatch.setattr(redrive, "_redrive_one", one)
+
+
+def _filters_are_forgotten(monkeypatch):
+    monkeypatch.setattr(RecordFilter, "is_open", True)
+
+
 @pytest.mark.parametrize(
     ("bug", "rates", "checker"),
     [
@@ -166,7 +215,33 @@ def test_a_bug_put_into_an_operators_code_is_caught(bug, rates, checker, monkeyp
     assert {violation.checker for violation in violations} == {checker}, violations
 
 
-@pytest.mark.parametrize("rates", [IMPORTS, SPOILS])
+@pytest.mark.parametrize(
+    ("bug", "told", "rates", "checker"),
+    [
+        (_filters_are_forgotten, {"filters": tuple(FILTERS)[2]}, {}, "NothingFilteredIsHandled"),
+        (
+            _what_has_failed_is_deleted,
+            {"on_exhausted": "sqs", "max_attempts": 3},
+            {"command": 1.0, "handler_raises": 0.6},
+            "GivenUpIsKept",
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_bug_in_what_a_fleet_is_told_to_do_is_caught(bug, told, rates, checker, monkeypatch):
+    def reshaped(shape):
+        config = replace(shape.config, **told)
+        return dataclasses.replace(shape, config=config, has_peer=False)
+
+    mix = dataclasses.replace(FaultMix.none(), **rates)
+    runs = [Options(seed=n, mix=mix, is_small=True, busy_s=60.0, reshape=reshaped) for n in SEEDS]
+    assert not run_seed(runs[0]).violations
+    bug(monkeypatch)
+    found = next(found for options in runs if (found := run_seed(options).violations))
+    assert {violation.checker for violation in found} == {checker}
+
+
+@pytest.mark.parametrize("rates", [COMMANDS, IMPORTS, SPOILS])
 def test_without_a_bug_nothing_is_found(rates):
     for seed in (1, 2):
         mix = dataclasses.replace(FaultMix.none(), **rates)

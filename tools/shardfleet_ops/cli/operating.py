@@ -13,7 +13,6 @@ from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.pauses import Pauses
-from shardfleet.domain.slots.slot import SlotState
 from shardfleet.domain.stream.gone_shards import GoneNote, GoneVerdict, judge_gone
 from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.approval import (
@@ -37,7 +36,6 @@ from shardfleet_ops.cli.instants import spoken_instant
 from shardfleet_ops.cli.status import lease_table, slot_table
 from shardfleet_ops.cli.telling import tell
 from shardfleet_ops.explain.fleet_view import (
-    FleetReading,
     LeaseRow,
     SlotRow,
     lease_rows,
@@ -75,7 +73,7 @@ def pause(
 
     async def plan(fleet: FleetAccess, operator: "Operator") -> _Plan:
         reading = await fleet.reading()
-        leases, _ = _in_use(reading)
+        leases, _ = operator.in_use(reading.leases, reading.slots)
         if bool(shard) == every:
             raise ConfigurationError("name the shards to be paused, or --all")
         keys = tuple(leases) if every else _known(leases, shard or [])
@@ -84,9 +82,7 @@ def pause(
 
         async def do() -> Collection[str]:
             why = Pause(person(), fleet.clock.now_ms(), reason)
-            await operator.pause(None if every else keys, why)
-            await fleet.state.prompt_manager()
-            return await operator.until_free(keys, of=ours, within_ms=wait_ms)
+            return await operator.let_go(keys, why, whole=every, of=ours, within_ms=wait_ms)
 
         will = "Their workers finish a batch, checkpoint and give them up; nobody reads them then."
         if foreign:
@@ -128,9 +124,7 @@ def resume(
             tell(None, to_go_on if is_asked else _all_stopped(stopped, pauses), as_json=False)
         go_on = is_asked and approved(yes=yes, dry_run=dry_run, as_json=as_json)
         if go_on:
-            for key in chosen:
-                await fleet.state.resume(key)
-            await operator.resume(None if every else chosen)
+            await operator.let_go_on(chosen, whole=every)
         if as_json:
             tell(_resumed_json(chosen, stopped, pauses, written=go_on), (), as_json=True)
         return exit_code(done=go_on or not is_asked, dry_run=dry_run)
@@ -152,15 +146,12 @@ def drain(
     wait_ms = round(wait_s * 1000)
 
     async def plan(fleet: FleetAccess, operator: "Operator") -> _Plan:
-        leases, slots = _in_use(await fleet.reading())
-        workers = slots.values()
-        ours = tuple(key for key, owner in leases.items() if owner in workers)
+        reading = await fleet.reading()
+        leases, slots = operator.in_use(reading.leases, reading.slots)
 
         async def do() -> Collection[str]:
-            await operator.pause(None, Pause(person(), fleet.clock.now_ms(), reason or "drain"))
-            left = await operator.drain(slots, within_ms=wait_ms)
-            await fleet.state.prompt_manager()
-            return (*left, *await operator.until_free(ours, of=workers, within_ms=wait_ms))
+            why = Pause(person(), fleet.clock.now_ms(), reason or "drain")
+            return await operator.drain_fleet(leases, slots, why, ms=wait_ms)
 
         will = "Its slots finish their batches, checkpoint, give up every lease, and end."
         return _Plan([will], do, leases=tuple(leases), slots=slots)
@@ -199,33 +190,22 @@ def release(
             will = await preview_of_end(fleet, what, person=person())
             end = partial(operator.end, what, person=person(), within_ms=wait_ms)
             return _Plan(will, end, leases=what)
-        leases, slots = _in_use(await fleet.reading())
+        reading = await fleet.reading()
+        leases, slots = operator.in_use(reading.leases, reading.slots)
         ending = {slot: worker for slot, worker in slots.items() if {slot, worker} & set(what)}
         named = _known(leases, [w for w in what if w not in {*ending, *ending.values()}])
         keys = (*named, *(key for key, owner in leases.items() if owner in ending.values()))
-
-        async def take() -> Collection[str]:
-            await operator.force(keys)
-            await fleet.state.prompt_manager()
-            return ()
-
-        async def let_go() -> Collection[str]:
-            why = Pause(person(), fleet.clock.now_ms(), "release")
-            before = await operator.pause(named, why)
-            try:
-                held = await operator.until_free(named, within_ms=wait_ms)
-            finally:
-                await operator.resume(set(named) - before.leases.keys())
-            left = await operator.drain(ending, within_ms=wait_ms)
-            await fleet.state.prompt_manager()
-            return (*held, *left)
-
         if force:
             now = "They are taken at once; what was handled since the checkpoint comes again."
-            return _Plan([now], take, leases=keys, slots=ending)
+            return _Plan([now], partial(operator.take, keys), leases=keys, slots=ending)
         soon = (
             "Their workers finish a batch, checkpoint and give them up; the manager assigns anew."
         )
+
+        async def let_go() -> Collection[str]:
+            why = Pause(person(), fleet.clock.now_ms(), "release")
+            return await operator.release(named, ending, why, ms=wait_ms)
+
         return _Plan([soon], let_go, leases=keys, slots=ending)
 
     _carry_out(FleetName(stack, fleet_name), plan, yes=yes, dry_run=dry_run, as_json=as_json)
@@ -292,13 +272,6 @@ async def _print_json(fleet: FleetAccess, task: _Plan, *, written: bool, left: l
         "left": left,
     }
     tell(document, (), as_json=True)
-
-
-def _in_use(reading: FleetReading) -> tuple[dict[str, str | None], dict[str, str]]:
-    """Return unfinished leases, by key, and who has them; and slots, and their workers' names."""
-    leases = {le.lease_key: le.effective_owner for le in reading.leases if not le.is_finished}
-    live = (slot for slot in reading.slots if slot.state is not SlotState.ENDED)
-    return leases, {slot.slot_id: slot.worker_id for slot in live}
 
 
 def _known(leases: Collection[str], given: list[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ nothing is lost and nothing comes twice. Only a forced release takes, by the cou
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -46,6 +46,17 @@ class Operator:
         self.state = state
         self.clock = clock
         self._record = PauseRecord(state.store)
+
+    @staticmethod
+    def in_use(
+        leases: Iterable[Lease], slots: Iterable[Slot]
+    ) -> tuple[dict[str, str | None], dict[str, str]]:
+        """Return unfinished leases, by key, and who has them; and slots, and their workers."""
+        live = (slot for slot in slots if slot.state is not SlotState.ENDED)
+        return (
+            {lease.lease_key: lease.effective_owner for lease in leases if not lease.is_finished},
+            {slot.slot_id: slot.worker_id for slot in live},
+        )
 
     async def pauses(self) -> Pauses:
         """Read what is paused."""
@@ -130,6 +141,79 @@ class Operator:
             return [key for key in left if _still_runs(slots.get(key), asked[key])]
 
         return await self._until(asked, still_running, within_ms=within_ms)
+
+    async def let_go(
+        self,
+        lease_keys: Collection[str],
+        pause: Pause,
+        *,
+        whole: bool,
+        of: Collection[str | None],
+        within_ms: int,
+    ) -> tuple[str, ...]:
+        """
+        Pause leases and wait until workers have given them up; return those that they have not.
+
+        Args:
+            lease_keys: which.
+            pause: why.
+            whole: the fleet is paused, with what is still to come.
+            of: ids of workers that heed it.
+            within_ms: how long to wait.
+
+        """
+        await self.pause(None if whole else lease_keys, pause)
+        await self.state.prompt_manager()
+        return await self.until_free(lease_keys, of=of, within_ms=within_ms)
+
+    async def drain_fleet(
+        self, owners: Mapping[str, str | None], slots: Mapping[str, str], pause: Pause, *, ms: int
+    ) -> tuple[str, ...]:
+        """
+        Pause the fleet, and let its slots hand over and end; return what has not ended in time.
+
+        Args:
+            owners: leases, and who has each.
+            slots: and their workers.
+            pause: why.
+            ms: how long to wait for the slots, and then for the leases.
+
+        """
+        workers = slots.values()
+        ours = [key for key, owner in owners.items() if owner in workers]
+        await self.pause(None, pause)
+        left = await self.drain(slots, within_ms=ms)
+        await self.state.prompt_manager()
+        return (*left, *await self.until_free(ours, of=workers, within_ms=ms))
+
+    async def release(
+        self, lease_keys: Collection[str], slot_ids: Collection[str], pause: Pause, *, ms: int
+    ) -> tuple[str, ...]:
+        """
+        Let workers give leases up, and slots all of theirs and end; return what is left.
+
+        Nothing stays paused that was not before, whatever happens.
+        """
+        before = await self.pause(lease_keys, pause)
+        try:
+            held = await self.until_free(lease_keys, within_ms=ms)
+        finally:
+            await self.resume(set(lease_keys) - before.leases.keys())
+        left = await self.drain(slot_ids, within_ms=ms)
+        await self.state.prompt_manager()
+        return (*held, *left)
+
+    async def take(self, lease_keys: Collection[str]) -> tuple[str, ...]:
+        """Take leases by force, and let the manager assign them; nothing is left."""
+        await self.force(lease_keys)
+        await self.state.prompt_manager()
+        return ()
+
+    async def let_go_on(self, lease_keys: Collection[str], *, whole: bool) -> None:
+        """Take stops and pauses of leases back; ``whole``: all pauses that there are."""
+        for key in lease_keys:
+            await self.state.resume(key)
+        await self.resume(None if whole else lease_keys)
 
     async def force(self, lease_keys: Collection[str]) -> None:
         """

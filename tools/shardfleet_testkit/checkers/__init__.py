@@ -43,7 +43,11 @@ from shardfleet_testkit.checkers.leases import (
     OneEffectiveOwner,
 )
 from shardfleet_testkit.checkers.ledger import RunLedger, SourceRecord
-from shardfleet_testkit.checkers.operating import ImportedIsDone, OnlyTheSpoiltIsUnreadable
+from shardfleet_testkit.checkers.operating import (
+    GivenUpIsKept,
+    ImportedIsDone,
+    OnlyTheSpoiltIsUnreadable,
+)
 from shardfleet_testkit.checkers.ownership import (
     HandoversEnd,
     NobodyIsRobbed,
@@ -64,6 +68,7 @@ from shardfleet_testkit.checkers.records import (
     KeysNeverOverlap,
     NoRecordLost,
     NothingBeforeTheInstant,
+    NothingFilteredIsHandled,
     OnlyTheGuiltyGivenUp,
     OrderWithinKey,
     OrderWithinShard,
@@ -92,6 +97,7 @@ from shardfleet_testkit.checkers.windows import WindowsHaveAll
 CHECKERS: tuple[type[Checker], ...] = (
     NoRecordLost,
     NothingBeforeTheInstant,
+    NothingFilteredIsHandled,
     OrderWithinShard,
     OrderWithinKey,
     KeysNeverOverlap,
@@ -100,6 +106,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     RepetitionsExplained,
     RewoundComesAgain,
     ImportedIsDone,
+    GivenUpIsKept,
     OnlyTheSpoiltIsUnreadable,
     OnlyTheGuiltyGivenUp,
     PassedIsKept,
@@ -168,6 +175,7 @@ __all__ = [
     "DeletedOnlyFinished",
     "DeliveredWhileFresh",
     "DocumentWrite",
+    "GivenUpIsKept",
     "Handled",
     "HandoversEnd",
     "HooksTellALife",
@@ -181,6 +189,7 @@ __all__ = [
     "NobodyLosesToItself",
     "NobodyOutdatedAdopts",
     "NothingBeforeTheInstant",
+    "NothingFilteredIsHandled",
     "NothingForeign",
     "OneEffectiveOwner",
     "OneInvocationPerEpoch",

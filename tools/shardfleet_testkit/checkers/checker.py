@@ -287,6 +287,9 @@ class Checker:
     def rewind_told(self, at_ms: int, by: Suspect, row: RewindRow) -> None:
         """See what an operator is told of a lease that was set back."""
 
+    def kept_deleted(self, at_ms: int, *, where: str, entries: Sequence[SourceRecord]) -> None:
+        """See a document deleted that had records which were given up."""
+
     def computed(self, at_ms: int, by: Suspect, *, lasted_ms: int) -> None:
         """See a stretch in which an invocation's processor did one thing only."""
 

@@ -7,7 +7,7 @@ Checkers compare what the fleet does with this; the fleet never sees it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from shardfleet.domain.delivery.policies import POLICIES
@@ -34,11 +34,13 @@ class SourceRecord:
         at_ms: when that was.
         times: how often it was handled.
         is_excused: it need not be handled: older than where the fleet was told to begin.
+        is_filtered: the fleet's filters leave it out.
         is_elsewhere: another reader has done it, whose position was imported.
         is_kept: it was given up and kept in full elsewhere; with ``skip``: told.
         is_trimmed: it left the stream before anybody had handled it.
         kills: whoever handles it dies of it.
         calls: handler calls that it was part of.
+        redriven: how often it was handled once it had been given up, by an operator's redrive.
 
     """
 
@@ -52,11 +54,13 @@ class SourceRecord:
     at_ms: int = 0
     times: int = 0
     is_excused: bool = False
+    is_filtered: bool = False
     is_elsewhere: bool = False
     is_kept: bool = False
     is_trimmed: bool = False
     kills: bool = False
     calls: int = 0
+    redriven: int = 0
 
     @property
     def is_done(self) -> bool:
@@ -65,8 +69,8 @@ class SourceRecord:
 
     @property
     def is_left_out(self) -> bool:
-        """Return whether the fleet was told to begin behind it."""
-        return self.is_excused or self.is_elsewhere
+        """Return whether the fleet was told to begin behind it, or to leave it out."""
+        return self.is_excused or self.is_elsewhere or self.is_filtered
 
     @property
     def place(self) -> ExtendedSequenceNumber:
@@ -123,8 +127,12 @@ class RunLedger:
         has_windows: progress is stored with the states of tumbling windows.
         terms: what becomes of a record that is given up.
         wanted_from_ms: nobody is to be given what was put before, milliseconds of the simulation.
+        passes: tells whether records of a key are for the handler.
+        max_age_ms: an older record is given up; 0: none is.
         wanted_again: by shard, what was done and lies behind the place that it was set back to, by
             position; what has come again, or is told as lost, is out of it.
+        kept: records that were given up, by the documents that have them.
+        keeps: what is given up is kept in documents.
         spoilt: documents of the fleet state that somebody made unreadable, ``kind/id``.
 
     """
@@ -140,7 +148,11 @@ class RunLedger:
         self.lanes = 1
         self.has_windows = False
         self.terms = POLICIES["stop"]
+        self.passes: Callable[[str], bool] = lambda _key: True
+        self.max_age_ms = 0
         self.wanted_again: dict[str, dict[tuple[int, int], SourceRecord]] = {}
+        self.kept: dict[str, list[SourceRecord]] = {}
+        self.keeps = False
         self.spoilt: set[str] = set()
         self._in_results: set[tuple[str, int, int]] = set()
         self._began_ms = began_ms
@@ -167,6 +179,7 @@ class RunLedger:
     def put(self, entry: SourceRecord) -> None:
         """Note a record that the stream has taken."""
         entry.is_excused = entry.put_ms < self.wanted_from_ms
+        entry.is_filtered = not self.passes(entry.key)
         self.shards[entry.shard_id].entries.append(entry)
         self._by_position[entry.shard_id, *entry.position] = entry
 
@@ -190,7 +203,7 @@ class RunLedger:
         done = self.shards[shard_id].done()
         self.has_result(shard_id, [each.position for each in done if each.place <= target])
         for entry in self.between(shard_id, target, None):
-            if entry.is_done:
+            if entry.is_done and not entry.is_filtered:
                 wanted[entry.position] = entry
         if target == AT_TRIM_HORIZON:
             self._from_oldest.add(shard_id)

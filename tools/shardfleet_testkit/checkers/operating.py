@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.events.base import Event
 from shardfleet.events.worker import DocumentUnreadable, LeaseAdopted
 from shardfleet_testkit.checkers.checker import CallBegun, Checker, Handled, LeaseWrite, Suspect
+from shardfleet_testkit.checkers.ledger import SourceRecord
 
 
 class ImportedIsDone(Checker):
@@ -48,6 +51,28 @@ class ImportedIsDone(Checker):
         if entry.place <= imported:
             text = f"{name} handled {entry}; a position behind that, {imported}, was imported"
             self.found(handled.at_ms, entry.shard_id, text)
+
+
+class GivenUpIsKept(Checker):
+    """What was given up is in a document until a redrive has had it handled."""
+
+    def kept_deleted(self, at_ms: int, *, where: str, entries: Sequence[SourceRecord]) -> None:
+        """Look at what a document had that is deleted."""
+        for entry in entries:
+            if not entry.redriven:
+                text = f"{where} is deleted, and nobody has handled {entry} since"
+                self.found(at_ms, entry.shard_id, text)
+
+    def over(self, at_ms: int, *, keys: Sequence[str]) -> None:
+        """Look for what is nowhere."""
+        del keys
+        if not self.ledger.keeps:
+            return
+        kept = {id(entry) for entries in self.ledger.kept.values() for entry in entries}
+        for truth in self.ledger.shards.values():
+            for entry in truth.entries:
+                if entry.is_kept and not entry.redriven and id(entry) not in kept:
+                    self.found(at_ms, entry.shard_id, f"{entry} was given up, and is kept nowhere")
 
 
 class OnlyTheSpoiltIsUnreadable(Checker):

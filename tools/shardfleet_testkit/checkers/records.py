@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardfleet.domain.delivery.policies import Destination
+from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.state.kinds import NOTE, SLOT
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import CrashCharged, RecordSkipped
@@ -25,6 +26,9 @@ from shardfleet_testkit.checkers.ledger import SourceRecord
 # The least of max_attempts and max_crashes in any simulated configuration.
 ATTEMPTS_LEAST = 3
 
+
+# What a worker knows the stream's time by, at most.
+_STREAM_CLOCK_MS = 2_000
 
 _RECORDS = "records"
 # What befalls a worker and can be known to it: whatever else did, nobody could tell.
@@ -73,6 +77,16 @@ class NoRecordLost(Checker):
         for entry in self.ledger.unfinished():
             text = f"{entry}, put at {entry.put_ms} ms, was never handled"
             self.found(at_ms, entry.shard_id, text)
+
+
+class NothingFilteredIsHandled(Checker):
+    """The handler gets no record that the fleet's filters leave out; Java's workers have none."""
+
+    def record_handled(self, handled: Handled) -> None:
+        """Look at the record."""
+        if handled.entry.is_filtered and handled.by.execution != (0, 0):
+            text = f"{handled.by.name} handled {handled.entry}, which the filters leave out"
+            self.found(handled.at_ms, handled.entry.shard_id, text)
 
 
 class NothingBeforeTheInstant(Checker):
@@ -258,9 +272,15 @@ class RewoundComesAgain(Checker):
         """Count what comes again."""
         before, after, key = write.before, write.after, write.change.lease_key
         if write.change.operation == "rewind" and before is not None and after is not None:
-            through = self.ledger.between(key, after.checkpoint, before.checkpoint)
-            done = sum(each.is_done for each in self.ledger.between(key, after.checkpoint, None))
+            through = self._again(key, after.checkpoint, before.checkpoint)
+            done = sum(each.is_done for each in self._again(key, after.checkpoint, None))
             self._promised[write.by.name, key] = (len(through), done)
+
+    def _again(
+        self, key: str, since: ExtendedSequenceNumber, through: ExtendedSequenceNumber | None
+    ) -> list[SourceRecord]:
+        found = self.ledger.between(key, since, through)
+        return [each for each in found if not each.is_filtered]
 
     def rewind_told(self, at_ms: int, by: Suspect, row: RewindRow) -> None:
         """Compare what an operator is told with what is in the stream."""
@@ -348,7 +368,9 @@ class OnlyTheGuiltyGivenUp(Checker):
 
     def record_kept(self, at_ms: int, by: Suspect, entry: SourceRecord, *, attempts: int) -> None:
         """Compare the attempts with the calls that there were; one that kills may have fewer."""
-        is_hasty = attempts < ATTEMPTS_LEAST and not entry.kills
+        # By the stream's clock, whatever a worker's own says.
+        is_old = 0 < self.ledger.max_age_ms < at_ms - entry.put_ms + _STREAM_CLOCK_MS
+        is_hasty = attempts < ATTEMPTS_LEAST and not entry.kills and not is_old
         notes = [*self._unknowable.get(entry.shard_id, ())]
         last = self._open.get(entry.shard_id)
         if last is not None and not last.began and last.is_excused:

@@ -9,7 +9,7 @@ from typing import Any
 from shardfleet.domain.balance.kcl3 import LEADERLESS_MS
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import SlotState
-from shardfleet.engine.state.kinds import LOCK, SLOT, STOP
+from shardfleet.engine.state.kinds import LOCK, PAUSE, SLOT, STOP
 from shardfleet.events.base import Event
 from shardfleet.events.manager import LeaseWoken
 from shardfleet.events.worker import LeaseAsleep, LeaseLost, LeaseReleased, TurnBegun
@@ -229,6 +229,7 @@ class OwnedSoon(Checker):
 
     Beside workers of a KCL 3 it is their leader that gives it one: where something happens to one
     of them, the minute begins when a leader that died by then is replaced (protocol.md §1.7).
+    And it begins when nothing is paused any more.
     """
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -236,6 +237,7 @@ class OwnedSoon(Checker):
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self._free_since: dict[str, int] = {}
         self._asleep: set[str] = set()
+        self._is_paused = False
         self._known: dict[str, Suspect] = {}
         self._java: dict[str, Suspect] = {}
 
@@ -251,8 +253,11 @@ class OwnedSoon(Checker):
         self._known[by.name] = by
 
     def document_written(self, write: DocumentWrite) -> None:
-        """Learn who there is."""
+        """Learn who there is, and what is paused."""
         self._known[write.by.name] = write.by
+        if write.kind == PAUSE:
+            self._is_paused = any(map(write.after.get, ("fleet", "leases", "migration")))
+            self._free_since = dict.fromkeys(self._free_since, write.at_ms)
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Leave out those asleep, until they are woken."""
@@ -276,7 +281,8 @@ class OwnedSoon(Checker):
             since_ms = self._free_since.pop(key, write.at_ms)
             waited_ms = write.at_ms - max(since_ms, self._led_again_ms())
             is_harmed = any(by.faults for by in self._known.values())
-            if waited_ms > _OWNED_MS and not after.parent_shard_ids and not is_harmed:
+            is_excused = is_harmed or self._is_paused or after.parent_shard_ids
+            if waited_ms > _OWNED_MS and not is_excused:
                 text = f"nobody had it for {waited_ms} ms"
                 self.found(write.at_ms, key, text)
 

@@ -60,7 +60,7 @@ class WindowsHaveAll(Checker):
 
 
 def _may_be_missing(entry: SourceRecord) -> bool:
-    return entry.is_kept or entry.is_trimmed or entry.is_excused
+    return entry.is_kept or entry.is_trimmed or entry.is_excused or entry.is_filtered
 
 
 def _place(text: str) -> tuple[int, int]:

@@ -14,6 +14,8 @@ from multiprocessing import parent_process
 from threading import Thread
 from typing import Any
 
+from shardfleet.config import FleetConfig
+from shardfleet_testkit.simulation.drawn import COMMANDS_NOT_DRAWN, NOT_DRAWN, seeds_by_value
 from shardfleet_testkit.simulation.faults import DRAWN
 from shardfleet_testkit.simulation.running import Options, RunResult, run_seed
 
@@ -38,6 +40,8 @@ class Totals:
             were, ``cpu_ms`` of a core, and ``port_calls``.
         requests: what their adapters sent over the wire, by operation.
         faults: by kind.
+        commands: an operator's, by the number of seeds in which each was begun.
+        configs: of the fleets.
         pairs: of kinds of faults, by the number of seeds in which they met; see :class:`Pairs`.
         numbers: sums of the other counts of :class:`RunResult`.
 
@@ -52,6 +56,8 @@ class Totals:
     wired: Counter[str] = field(default_factory=Counter)
     requests: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    commands: Counter[str] = field(default_factory=Counter)
+    configs: list[FleetConfig] = field(default_factory=list)
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
     numbers: Counter[str] = field(default_factory=Counter)
 
@@ -70,6 +76,8 @@ class Totals:
             self.cpu_s += cpu_s
             self.calls.update(result.calls)
         self.faults.update(result.faults)
+        self.commands.update(result.commands.keys())
+        self.configs.append(result.config)
         self.pairs.update(result.pairs)
         for name in ("records", "repetitions", "reshards", "turns", "ended_hard", "freezes"):
             self.numbers[name] += getattr(result, name)
@@ -107,6 +115,10 @@ class Totals:
             "pairs_met_least": min(met.values()),
             "pairs_of_fewest_seeds": sorted(met, key=lambda pair: (met[pair], pair))[:_PAIRS_NAMED],
             "seeds_by_pair": met,
+            "seeds_by_command": dict(sorted(self.commands.items())),
+            "seeds_by_value": seeds_by_value(self.configs),
+            "commands_not_drawn": dict(COMMANDS_NOT_DRAWN),
+            "values_not_drawn": {why: list(names) for why, names in NOT_DRAWN.items()},
         }
 
     def line(self) -> str:

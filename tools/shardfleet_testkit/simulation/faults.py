@@ -49,6 +49,7 @@ class FaultMix:
     on, for minutes; ``odd_answer`` is per call: a refusal by any code or status there is;
     ``malformed_document`` per second: one document cannot be read, or says more than is known;
     ``position_import`` per second: somebody pauses the fleet and imports positions;
+    ``command`` likewise: an operator pauses, drains, releases or migrates something;
     ``decode_bomb`` per put: many aggregates at once, each of which takes long to take apart.
     """
 
@@ -136,6 +137,9 @@ class FaultMix:
 
     # --- positions of another reader, which goes on where the fleet stands, and hands over to it
     position_import: float = 0.004
+
+    # --- an operator's commands: pause, drain, release, migrate, and a resume after each
+    command: float = 0.006
 
     @classmethod
     def drawn(cls, chance: random.Random, *, often: AbstractSet[str] = frozenset()) -> FaultMix:

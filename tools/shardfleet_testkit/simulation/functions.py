@@ -8,7 +8,8 @@ by its time-out, or by being killed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Never
 
@@ -19,6 +20,7 @@ from shardfleet.engine.manager.turn import ManagerPorts
 from shardfleet.engine.ports import (
     Clock,
     EventSink,
+    HandlerResult,
     HandlerRunner,
     Kcl3Store,
     LeaseStore,
@@ -29,13 +31,19 @@ from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
-from shardfleet.errors import OutcomeUnknown, Throttled
+from shardfleet.errors import HandlerTimedOut, OutcomeUnknown, Throttled
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import PositionLost, RecordSkipped
 from shardfleet.events.worker import ShardExpired
 from shardfleet.runtime.delivering import progress_of
+from shardfleet.runtime.redrive import Redrive, records_of
 from shardfleet_testkit.memory import MemoryKcl3Store, MemoryStateStore, SeededEntropy
 from shardfleet_testkit.simulation.actors import Actor, KilledError
+from shardfleet_testkit.simulation.dead_letters import (
+    KeptElsewhere,
+    RedrivenDocuments,
+    RedrivenHandler,
+)
 from shardfleet_testkit.simulation.java_leader import Kcl3Access, Kcl3World
 from shardfleet_testkit.simulation.java_peer import JavaLikePeer
 from shardfleet_testkit.simulation.streams import FaultyStream, TrueStream
@@ -43,7 +51,6 @@ from shardfleet_testkit.simulation.surroundings import Surroundings
 from shardfleet_testkit.simulation.tables import FaultyKcl3, FaultyLeases, FaultyState, LeaseTable
 from shardfleet_testkit.simulation.user_handler import (
     FaultyPolicy,
-    KeptElsewhere,
     UserHandler,
     pass_by,
 )
@@ -160,6 +167,8 @@ class Person:
         leases: the lease table.
         state: the fleet-state table.
         stream: the stream.
+        kcl3: what a KCL 3 keeps beside the leases.
+        kept: what was given up.
         events: what the command is told by the engine.
 
     """
@@ -170,6 +179,8 @@ class Person:
     leases: LeaseStore
     state: FleetState
     stream: FaultyStream
+    kcl3: Kcl3Store
+    kept: RedrivenDocuments
     events: EventSink
 
 
@@ -209,7 +220,8 @@ class Functions:
         self._overlaps = handlers_overlap
         self.handler_of: Callable[[Actor, Clock], HandlerRunner] = self._scripted
         terms = config.policy_terms
-        self.policy = FailurePolicy(terms, KeptElsewhere(terms))
+        self._kept = KeptElsewhere(terms, around.ledger)
+        self.policy = FailurePolicy(terms, self._kept)
         self.is_reachable = asyncio.Event()
         self.is_reachable.set()
         self._numbers = 0
@@ -278,9 +290,10 @@ class Functions:
         self._start(actor, peer.run(), _FOREVER_MS)
         return actor
 
-    def person(self, name: str) -> Person:
-        """Begin a command of somebody's; nobody but its own calls freezes or kills it."""
-        actor = self._new_actor(name, "")
+    def person(self, command: str) -> Person:
+        """Begin an operator's command; nobody but its own calls freezes or kills it."""
+        self._around.commands[command] += 1
+        actor = self._new_actor("operator", "")
         clock = ActorClock(actor, self._around)
         return Person(
             actor=actor,
@@ -289,8 +302,47 @@ class Functions:
             leases=self._leases(actor),
             state=FleetState(self._state(actor), clock),
             stream=self._stream(actor),
+            kcl3=self._kcl3(actor),
+            kept=RedrivenDocuments(
+                self._kept, Wire(actor, self._around, Outage()), around=self._around
+            ),
             events=_Sink(actor, self._around),
         )
+
+    async def redrive(self, event: Mapping[str, Any]) -> HandlerResult:
+        """
+        Invoke the worker function with records that were given up.
+
+        Raises:
+            OutcomeUnknown: it died, or ended its process.
+
+        """
+        actor, config = self._new_actor("redrive", ""), self._config
+        clock, is_manual = ActorClock(actor, self._around), config.checkpoint == "manual"
+        handler = RedrivenHandler(
+            actor, self._around, clock, overlaps=self._overlaps, is_manual=is_manual
+        )
+        work = Redrive(
+            records_of(event),
+            stream_arn=config.stream_arn,
+            is_manual=is_manual,
+            has_windows=config.tumbling_window_ms > 0,
+            timeout_ms=config.handler_timeout_ms,
+            clock=clock,
+        )
+
+        async def run() -> HandlerResult | None:
+            with suppress(HandlerTimedOut):
+                return await work.run(handler)
+            return None
+
+        self._start(actor, run(), self._box_ms)
+        await asyncio.wait([actor.ended])
+        result = None if actor.ended.exception() else actor.ended.result()
+        if not isinstance(result, HandlerResult):
+            message = f"{actor.name}: no answer"
+            raise OutcomeUnknown(message)
+        return result
 
     async def run_by(self, person: Person, command: Coroutine[Any, Any, None]) -> None:
         """Run a command to its end, or its death; an error that nobody foresaw is a violation."""

@@ -62,7 +62,7 @@ class ImportingPerson:
 
     async def _go_through(self) -> None:
         async with self._work:
-            person = self._functions.person("operator")
+            person = self._functions.person("position import")
             await self._functions.run_by(person, self._import(person))
             is_done = False
 
@@ -76,7 +76,7 @@ class ImportingPerson:
 
             while not is_done:
                 await asyncio.sleep(_PAUSE_S)
-                person = self._functions.person("operator")
+                person = self._functions.person("resume")
                 await self._functions.run_by(person, go_on(person))
 
     async def _import(self, person: Person) -> None:

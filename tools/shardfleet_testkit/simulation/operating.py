@@ -161,7 +161,7 @@ class RewindingPerson:
 
     async def _command(self, wish: _Wish) -> bool:
         """Run the command; tell whether it left nothing to be resumed."""
-        around, person = self._around, self._functions.person("operator")
+        around, person = self._around, self._functions.person("rewind")
         # Before the first write: retention must not take what is to be read again.
         self.rewound |= self._touched(wish)
         around.log(person.actor.name, "rewinds", wish)
@@ -226,7 +226,7 @@ class RewindingPerson:
 
         while not is_done:
             await asyncio.sleep(_PAUSE_S)
-            person = self._functions.person("operator")
+            person = self._functions.person("resume")
             await self._functions.run_by(person, work(person))
         self._around.log("operator", "resumes", " ".join(sorted(keys)))
 

@@ -94,6 +94,7 @@ class PlayedWorld(World):
         self.functions.handler_of = self._handler
         if play.policy is not None:
             self.functions.policy, around.ledger.terms = play.policy, play.policy.terms
+            around.ledger.keeps = False
 
     def _handler(self, actor: Actor, clock: Clock) -> HandlerRunner:
         play, around = self._play, self._around

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 
 from msgspec.structs import replace
 
+from shardfleet.config import FleetConfig
 from shardfleet_testkit.checkers import CHECKERS, Checker, Violation
 from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.simulation.actors import SimulationLoop
@@ -75,6 +76,8 @@ class RunResult:
         virtual_ms: how long the fleet lived.
         calls: port calls by operation.
         faults: by kind.
+        commands: an operator's that were begun, by name.
+        config: of the fleet.
         records: user records put.
         repetitions: records handled again.
         reshards: splits and merges.
@@ -93,6 +96,8 @@ class RunResult:
     virtual_ms: int
     calls: dict[str, int]
     faults: dict[str, int]
+    commands: dict[str, int]
+    config: FleetConfig
     records: int
     repetitions: int
     reshards: int
@@ -109,6 +114,11 @@ def run_seed(options: Options) -> RunResult:
     return run_virtual(_run(options), loop_factory=SimulationLoop)
 
 
+def config_of(options: Options) -> FleetConfig:
+    """Return what the fleet of a seed is told, without running it."""
+    return _shape(options, random.Random(f"{options.seed}/shape")).config
+
+
 def _shape(options: Options, chance: random.Random) -> Shape:
     """Draw the fleet; of some seeds it has lanes, sleeps, begins late, or rests for a day."""
     seed, play = options.seed, options.play
@@ -122,7 +132,7 @@ def _shape(options: Options, chance: random.Random) -> Shape:
         shape = dataclasses.replace(shape, busy_s=min(shape.busy_s, _WIRED_BUSY_S))
     if not shape.config.policy_terms.stops:
         shape = _giving_up(shape, random.Random(f"{seed}/giving up"))
-    shape = _handling(shape, seed)
+    shape = _handling(shape.otherwise(random.Random(f"{seed}/otherwise")), seed)
     if seed % _SLEEPS_ONE_IN == 0:
         return shape.sleeping(random.Random(f"{seed}/sleep"))
     if seed % _INSTANT_ONE_IN == 0:
@@ -145,7 +155,7 @@ def _handling(shape: Shape, seed: int) -> Shape:
 
 def _giving_up(shape: Shape, chance: random.Random) -> Shape:
     """Give up records in any of the ways that do not stop their shard."""
-    policy = chance.choice(("sqs", "skip", "sns"))
+    policy = chance.choice(("sqs", "s3", "skip", "sns"))
     config = replace(
         shape.config, on_exhausted=policy, failed_bucket="bucket", failed_topic_arn="topic"
     )
@@ -158,21 +168,25 @@ def _in_threads(shape: Shape, chance: random.Random) -> Shape:
     return dataclasses.replace(shape, config=config, handlers_overlap=False)
 
 
+def _muted_of(config: FleetConfig) -> set[str]:
+    muted = set()
+    if config.policy_terms.stops or config.checkpoint == "manual":
+        # A shard stopped for a record that kills would rest until somebody removes the record; a
+        # buffered one kills in a later call, of other records.
+        muted.add("poison")
+    if config.tumbling_window_ms:
+        # A tool knows what was handled, not what is in a result.
+        muted.add("foreign_checkpoint")
+    return muted
+
+
 async def _run(options: Options) -> RunResult:
     seed, play, muted = options.seed, options.play, options.muted
     chance = random.Random(f"{seed}/shape")
     shape = _shape(options, chance)
     if play is not None:
         muted |= muted_in(play)
-    if shape.config.policy_terms.stops:
-        # A shard stopped for a record that kills would rest until somebody removes the record.
-        muted |= {"poison"}
-    if shape.config.tumbling_window_ms:
-        # A tool knows what was handled, not what is in a result.
-        muted |= {"foreign_checkpoint"}
-    if shape.config.way.handler_checkpoints:
-        # A buffered record kills in a later call, of other records.
-        muted |= {"poison"}
+    muted |= _muted_of(shape.config)
     drawn = options.mix or FaultMix.drawn(chance, often=often_in(seed))
     mix = dataclasses.replace(drawn, **options.rates)
     faults = Faults(seed, mix, muted=muted)
@@ -198,6 +212,8 @@ async def _run(options: Options) -> RunResult:
         virtual_ms=around.now_ms - world.left_ms,
         calls=dict(sorted(around.calls.items())),
         faults=dict(sorted(faults.counts.items())),
+        commands=dict(sorted(around.commands.items())),
+        config=shape.config,
         records=around.ledger.records,
         repetitions=around.ledger.repetitions,
         reshards=world.stream.reshards,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -19,6 +21,55 @@ _SHARDS_LEAST = 8
 _TREND_MS = 150_000
 # A worker's box leaves room for several turns per run, and so for what happens between turns.
 _WORKER_BOX_MS = 90_000
+
+# Which keys' records each lets through, told without the product's reading of it.
+FILTERS: Mapping[str, Callable[[str], bool]] = {
+    "": lambda _key: True,
+    '[{"partitionKey": [{"anything-but": ["key-1", "key-20"]}]}]': (
+        lambda key: key not in {"key-1", "key-20"}
+    ),
+    '[{"partitionKey": [{"suffix": "0"}]}, {"partitionKey": [{"prefix": "key-1"}]}]': (
+        lambda key: key[-1] == "0" or key[:5] == "key-1"
+    ),
+    # What is put is no JSON.
+    '[{"data": {"a": [1]}, "partitionKey": ["key-2"]}, {"partitionKey": [{"prefix": "key-3"}]}]': (
+        lambda key: key[:5] == "key-3"
+    ),
+}
+# What else decides about a record's path, or who has its shard: of a fleet most are as by default.
+_CHANGED_ONE_IN = 6
+OTHERWISE: Mapping[str, tuple[Any, ...]] = {
+    "assignment": ("count",),
+    "batch_window_ms": (300, 2_000),
+    "budget_cents_per_day": (1, 500),
+    "busy_read_ms": (400, 1_000),
+    "dampening_percent": (20, 100),
+    "failover_ms": (3_000, 6_000, 30_000, 60_000),
+    "filters": tuple(FILTERS)[1:],
+    "graceful_handover": (False,),
+    "handler_records_per_second": (20, 200),
+    "handler_timeout_ms": (8_000,),
+    "handover_timeout_ms": (5_000, 60_000),
+    "idle_read_ms": (200, 3_000),
+    "kcl_leads": (False,),
+    "lag_objective_ms": (10_000, 60_000),
+    "leases_to_acquire": (1, 2),
+    "max_batch_bytes": (1, 40),
+    "max_crashes": (4,),
+    "max_open_bytes": (40, 400),
+    "max_record_age_ms": (20_000, 120_000),
+    "max_retry_ms": (1_000, 20_000),
+    "max_workers": (9, 12),
+    "misrouted": ("in-range", "kpl"),
+    "on_failure": ("bisect",),
+    "on_trimmed": ("jump",),
+    "parent_poll_ms": (200, 3_000),
+    "rebalance_percent": (5, 50),
+    "rebalance_turns": (1, 2),
+    "retry_first_ms": (20, 1_000),
+    "scale_down_ms": (1_000, 60_000),
+    "target_percent": (20, 95),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +225,18 @@ class Shape:
             max_open_age_ms=chance.choice((2_000, 10_000, 60_000)),
         )
         return dataclasses.replace(self, config=config, measures_quiet=False)
+
+    def otherwise(self, chance: random.Random) -> Shape:
+        """Let the fleet be told something that few are told."""
+        changed = {
+            name: chance.choice(values)
+            for name, values in OTHERWISE.items()
+            if chance.randrange(_CHANGED_ONE_IN) == 0
+        }
+        if self.config.policy_terms.stops:
+            # A shard that stops at an old record would stop there again.
+            changed.pop("max_record_age_ms", None)
+        return dataclasses.replace(self, config=replace(self.config, **changed))
 
     def left(self) -> Shape:
         """Let nothing be invoked for a day, so that what is unread then is trimmed."""

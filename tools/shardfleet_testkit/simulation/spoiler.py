@@ -132,7 +132,7 @@ class Spoiler:
     async def _look_after(self, key: tuple[str, str], version: int) -> None:
         await asyncio.sleep(self._chance.uniform(1.0, self._chance.choice(_MENDED_S)))
         while key in self._around.spoilt and self._is_unreadable(key):
-            person = self._functions.person("operator")
+            person = self._functions.person("documents")
             await self._functions.run_by(person, self._mend(person, "/".join(key)))
             await asyncio.sleep(_AGAIN_S)
         good, document = self._around.spoilt.pop(key, None), self._store.documents.get(key)

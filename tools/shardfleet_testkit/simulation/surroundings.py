@@ -38,6 +38,7 @@ class Surroundings:
         ledger: the true stream.
         lines: the event log, one line per event; empty unless kept.
         calls: port calls by operation.
+        commands: an operator's that were begun, by name.
         violations: in the order of their discovery.
         freezes: how many times an invocation was frozen.
         seers: hook of a checker to that method of each checker that has one of its own.
@@ -67,6 +68,7 @@ class Surroundings:
         self.ledger = RunLedger(began_ms=self.clock.start_ms)
         self.lines: list[str] = []
         self.calls: Counter[str] = Counter()
+        self.commands: Counter[str] = Counter()
         self.violations: list[Violation] = []
         self.broken = asyncio.Event()
         self.freezes = 0

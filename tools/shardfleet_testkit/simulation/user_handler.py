@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from shardfleet.domain.delivery.hooks import Hook
-from shardfleet.domain.delivery.policies import Destination, PolicyTerms
+from shardfleet.domain.delivery.policies import Destination
 from shardfleet.domain.delivery.progress import position_of, read_position
 from shardfleet.domain.delivery.replies import FAILURES
 from shardfleet.domain.delivery.windows import STATE
@@ -14,7 +14,7 @@ from shardfleet.engine.ports import Clock, FailedRecords, HandlerResult
 from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.events.delivery import RecordSkipped
 from shardfleet.records import Batch, Record
-from shardfleet_testkit.checkers import CallBegun, Handled, SourceRecord, Violation
+from shardfleet_testkit.checkers import CallBegun, Handled, RunLedger, SourceRecord, Violation
 from shardfleet_testkit.checkers.deaths import RECORD
 from shardfleet_testkit.memory_handler import MemoryHandler
 from shardfleet_testkit.simulation.actors import Actor
@@ -114,7 +114,7 @@ class UserHandler:
         first = batch[0].sequence_number if batch else "nothing"
         around.log(actor.name, "handler.run", batch.shard_id, first, len(batch))
         for record in batch:
-            entry = _entry_of(record, self._around)
+            entry = entry_of(record, self._around.ledger)
             if entry is not None:
                 entry.calls += 1
         result = await self._memory.run(batch)
@@ -159,7 +159,7 @@ class UserHandler:
                 done(now_ms, actor, batch.shard_id, done=places, call=number)
 
     def _take_effect(self, batch: Batch, record: Record) -> None:
-        take_effect(self._actor, self._around, record, call=self._running[id(batch)])
+        take_effect(self._actor, self._around, record, call=self._running.get(id(batch), 0))
 
     async def tell(self, hook: Hook, shard: Batch) -> HandlerResult:
         """Run a hook to its end, its failure or its time-out."""
@@ -222,7 +222,7 @@ class UserHandler:
         for record in records:
             await asyncio.sleep(0.001)
             self._actor.check()
-            take_effect(self._actor, self._around, record, call=self._running.get(id(batch), 0))
+            self._take_effect(batch, record)
         if records:
             batch.checkpoint(records[-1])
         self._flushed[id(batch)] = [position_of(record) for record in records]
@@ -298,7 +298,7 @@ def _bare(batch: Batch) -> str:
 def take_effect(actor: Actor, around: Surroundings, record: Record, *, call: int = 0) -> None:
     """Have a record's effect on the outside world, once more."""
     now_ms = around.now_ms
-    entry = _entry_of(record, around)
+    entry = entry_of(record, around.ledger)
     if entry is None or (entry.key, entry.data) != (record.partition_key, record.data):
         text = f"{actor.name} was given {record}, which nobody put there"
         around.violated(Violation(now_ms, "NoRecordInvented", record.shard_id, text))
@@ -319,22 +319,10 @@ def take_effect(actor: Actor, around: Surroundings, record: Record, *, call: int
     around.log(actor.name, "handled", entry.shard_id, entry, f"time {entry.times}")
 
 
-def _entry_of(record: Record, around: Surroundings) -> SourceRecord | None:
+def entry_of(record: Record, ledger: RunLedger) -> SourceRecord | None:
+    """Return what the ledger knows of a record."""
     sub = record.sub_sequence_number
-    return around.ledger.find(record.shard_id, record.sequence_number, sub)
-
-
-class KeptElsewhere:
-    """The ``DeadLetters`` port: says by which call a record is kept."""
-
-    def __init__(self, terms: PolicyTerms) -> None:
-        """Have the last call of the terms' destination."""
-        self._place = "".join(_CALLS[terms.destination][-1:])
-
-    async def record(self, failed: FailedRecords) -> str:
-        """Return the call."""
-        del failed
-        return self._place
+    return ledger.find(record.shard_id, record.sequence_number, sub)
 
 
 class FaultyPolicy(FailurePolicy):
@@ -371,7 +359,7 @@ class FaultyPolicy(FailurePolicy):
         return await self._wire.write(last, work, about=about)
 
     def _note(self, record: Record, *, attempts: int) -> None:
-        entry = _entry_of(record, self._around)
+        entry = entry_of(record, self._around.ledger)
         if entry is None or entry.data != record.data:
             return
         if self.admits is None or self.admits(record):

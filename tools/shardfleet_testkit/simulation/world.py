@@ -10,22 +10,24 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from shardfleet.domain.delivery.policies import Destination
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.domain.stream.sequence import AT_LATEST
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.kinds import PIN, SLOT
-from shardfleet_testkit.checkers import Window
+from shardfleet_testkit.checkers import RunLedger, Window
 from shardfleet_testkit.memory import MemoryStateStore
 from shardfleet_testkit.memory_stream import DAY_MS
 from shardfleet_testkit.simulation.actors import Actor
+from shardfleet_testkit.simulation.commanding import CommandingPerson
 from shardfleet_testkit.simulation.functions import Functions, Services
 from shardfleet_testkit.simulation.importing import ImportingPerson
 from shardfleet_testkit.simulation.java_leader import kcl3_world
 from shardfleet_testkit.simulation.operating import RewindingPerson
 from shardfleet_testkit.simulation.outside_writers import OtherHands
 from shardfleet_testkit.simulation.pauser import Pauser
-from shardfleet_testkit.simulation.shapes import Shape
+from shardfleet_testkit.simulation.shapes import FILTERS, Shape
 from shardfleet_testkit.simulation.spoiler import Spoiler
 from shardfleet_testkit.simulation.state_machine import StateMachine
 from shardfleet_testkit.simulation.streams import TrueStream
@@ -47,6 +49,18 @@ _BOMBS = (10, 40)
 CALM_MOST_S = 900
 _SETTLE_S = 300.0
 _WINDOW_S = 240.0
+
+
+def _tell(ledger: RunLedger, shape: Shape) -> None:
+    """Tell the ledger what a fleet of a shape is to do with records."""
+    config = shape.config
+    ledger.lanes = config.parallelism
+    ledger.has_windows = bool(config.tumbling_window_ms)
+    ledger.terms = config.policy_terms
+    ledger.keeps = config.policy_terms.destination is not Destination.NOTHING
+    ledger.passes = FILTERS[config.filters]
+    ledger.max_age_ms = config.max_record_age_ms
+    ledger.wanted_from_ms = round(shape.instant_s * 1000)
 
 
 class World:
@@ -95,14 +109,12 @@ class World:
             only_finished=shape.rewinds_finished,
         )
         self._importer = ImportingPerson(around, self.functions, self.leases)
+        self._commander = CommandingPerson(around, self.functions, config=shape.config)
         self.leases.created = self._excuse
         self.leases.set_back = lambda lease: around.ledger.want_again(
             lease.lease_key, lease.checkpoint
         )
-        around.ledger.lanes = shape.config.parallelism
-        around.ledger.has_windows = bool(shape.config.tumbling_window_ms)
-        around.ledger.terms = shape.config.policy_terms
-        around.ledger.wanted_from_ms = round(shape.instant_s * 1000)
+        _tell(around.ledger, shape)
         self._puts = True
         self._begun = asyncio.Event()
         self._is_awake = asyncio.Event()
@@ -139,6 +151,7 @@ class World:
             busy.append(around.spawn(self._hands.run(), "other hands"))
             busy.append(around.spawn(self._rewinder.run(), "rewinds"))
             busy.append(around.spawn(self._importer.run(), "imports"))
+        busy.append(around.spawn(self._commander.run(), "commands"))
         spoiler = Spoiler(around, self.functions, self._state, config=shape.config)
         busy.append(around.spawn(spoiler.run(), "spoiler"))
         if shape.pauses_every_s:
@@ -204,8 +217,12 @@ class World:
     def _is_behind(self) -> bool:
         """Return whether any record put until a moment ago is unfinished, or wanted again."""
         ledger = self._around.ledger
-        is_at_work = self._rewinder.is_at_work or self._importer.is_at_work
-        if is_at_work or ledger.wanted_again or any(ledger.without_result()):
+        people = (self._rewinder, self._importer, self._commander)
+        if (
+            any(person.is_at_work for person in people)
+            or ledger.wanted_again
+            or any(ledger.without_result())
+        ):
             return True
         latest_ms = self._around.now_ms - (10_000 if self._puts else 0)
         return any(entry.put_ms <= latest_ms for entry in self._around.ledger.unfinished())
