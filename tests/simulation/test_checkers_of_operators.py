@@ -7,12 +7,14 @@ from msgspec.structs import replace
 
 from shardfleet.domain.delivery.filters import RecordFilter
 from shardfleet.domain.leases.changes import checkpoint, rewind
+from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.engine.state.documents import DocumentKind
-from shardfleet.engine.state.kinds import NOTE, SLOT, WINDOW
+from shardfleet.engine.state.kinds import NOTE, PAUSE, SLOT, WINDOW
 from shardfleet.errors import ProtocolError
 from shardfleet.events.worker import DocumentUnreadable
 from shardfleet_ops.operate import documents, redrive
 from shardfleet_ops.operate.given_up import event_of
+from shardfleet_ops.operate.pause import Operator
 from shardfleet_ops.positions.position_import import _Import
 from shardfleet_testkit import checkers
 from shardfleet_testkit.checkers import CallBegun, Handled
@@ -29,6 +31,7 @@ from tests.simulation.test_checkers_planted import (
     at,
     has_records,
     planted,
+    stores,
     writes,
 )
 
@@ -85,6 +88,44 @@ def test_what_was_given_up_and_is_nowhere_is_found(redriven, is_deleted, is_kept
     if is_deleted:
         checker.kept_deleted(1, where="here", entries=[entry])
     checker.over(2, keys=[KEY])
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_adopted", "lanes", "violations"),
+    [
+        ((5, 6, 5, 6, 7), False, 1, 0),
+        ((5, 6, 7, 5, 7), False, 1, 1),
+        ((5, 7), True, 1, 0),
+        ((5, 7), False, 4, 0),
+    ],
+)
+def test_a_repeat_that_leaves_a_record_of_its_key_out_is_found(
+    numbers, is_adopted, lanes, violations
+):
+    checker, found = planted(checkers.RepeatsAreWhole)
+    has_records(checker, 5, 6, 7)
+    checker.ledger.lanes = lanes
+
+    for number in numbers:
+        if is_adopted:
+            adopts(checker, ME, FREE)
+        entry = checker.ledger.find(KEY, str(number), 0)
+        checker.record_handled(Handled(at_ms=1, by=ME, entry=entry))
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "is_resumed", "by", "violations"),
+    [(20_000, False, ME, 1), (20_000, True, ME, 0), (15_000, False, ME, 0), (20_000, 0, PERSON, 0)],
+)
+def test_a_slot_that_goes_on_with_what_is_paused_is_found(at_ms, is_resumed, by, violations):
+    checker, found = planted(checkers.PausedIsLeft)
+
+    checker.leases_free(1, keys={KEY})
+    if is_resumed:
+        stores(checker, {"fleet": None}, kind=PAUSE, name="fleet", at_ms=2)
+    checker.call_begun(CallBegun(at_ms=at_ms, by=by, shard_id=KEY))
     assert len(found) == violations
 
 
@@ -215,9 +256,18 @@ def test_a_bug_put_into_an_operators_code_is_caught(bug, rates, checker, monkeyp
     assert {violation.checker for violation in violations} == {checker}, violations
 
 
+def _workers_know_of_no_pause(monkeypatch):
+    async def until_free(self, lease_keys, **options):
+        return ()
+
+    monkeypatch.setattr(Pauses, "among", lambda self, lease_keys: {})
+    monkeypatch.setattr(Operator, "until_free", until_free)
+
+
 @pytest.mark.parametrize(
     ("bug", "told", "rates", "checker"),
     [
+        (_workers_know_of_no_pause, {}, {"command": 1.0}, "PausedIsLeft"),
         (_filters_are_forgotten, {"filters": tuple(FILTERS)[2]}, {}, "NothingFilteredIsHandled"),
         (
             _what_has_failed_is_deleted,

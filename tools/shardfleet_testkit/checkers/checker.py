@@ -7,7 +7,7 @@ handled and every turn that ended, in order, and reports what must not be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -286,6 +286,9 @@ class Checker:
 
     def rewind_told(self, at_ms: int, by: Suspect, row: RewindRow) -> None:
         """See what an operator is told of a lease that was set back."""
+
+    def leases_free(self, at_ms: int, *, keys: Collection[str]) -> None:
+        """See a command told that nobody has these leases any more, which it has paused."""
 
     def kept_deleted(self, at_ms: int, *, where: str, entries: Sequence[SourceRecord]) -> None:
         """See a document deleted that had records which were given up."""

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
+from shardfleet.engine.state.kinds import PAUSE
 from shardfleet.events.base import Event
 from shardfleet.events.worker import DocumentUnreadable, LeaseAdopted
-from shardfleet_testkit.checkers.checker import CallBegun, Checker, Handled, LeaseWrite, Suspect
+from shardfleet_testkit.checkers.checker import (
+    CallBegun,
+    Checker,
+    DocumentWrite,
+    Handled,
+    LeaseWrite,
+    Suspect,
+)
 from shardfleet_testkit.checkers.ledger import SourceRecord
+
+# A few calls of a table, two of them as slow as calls may be.
+_SLOW_MS = 8_000
 
 
 class ImportedIsDone(Checker):
@@ -73,6 +84,32 @@ class GivenUpIsKept(Checker):
             for entry in truth.entries:
                 if entry.is_kept and not entry.redriven and id(entry) not in kept:
                     self.found(at_ms, entry.shard_id, f"{entry} was given up, and is kept nowhere")
+
+
+class PausedIsLeft(Checker):
+    """Once a command has told that paused leases are free, no slot hands their records over."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with nothing paused."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._free: dict[str, int] = {}
+
+    def leases_free(self, at_ms: int, *, keys: Collection[str]) -> None:
+        """Remember what is free, until anything is resumed."""
+        self._free = dict.fromkeys(keys, at_ms)
+
+    def document_written(self, write: DocumentWrite) -> None:
+        """See what is paused change."""
+        if write.kind == PAUSE:
+            self._free.clear()
+
+    def call_begun(self, call: CallBegun) -> None:
+        """Look at calls of a worker that has had the time to look, and to which nothing happens."""
+        waited_ms = call.at_ms - self._free.get(call.shard_id, call.at_ms)
+        is_ours = call.by.execution != (0, 0) and not call.by.faults
+        if is_ours and waited_ms > 3 * self.renew_ms + _SLOW_MS:
+            text = f"{call.by.name} hands over its records {waited_ms} ms after it was told free"
+            self.found(call.at_ms, call.shard_id, text)
 
 
 class OnlyTheSpoiltIsUnreadable(Checker):

@@ -10,7 +10,7 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.state.kinds import NOTE, SLOT
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import CrashCharged, RecordSkipped
-from shardfleet.events.worker import LeaseLost
+from shardfleet.events.worker import LeaseAdopted, LeaseLost
 from shardfleet_ops.positions.rewinds import RewindRow
 from shardfleet_testkit.checkers.checker import (
     CallBegun,
@@ -141,6 +141,42 @@ class OrderWithinKey(Checker):
             text = f"{handled.by.name} handled {entry} after {entry.key}/{last}"
             self.found(handled.at_ms, entry.shard_id, text)
         self._last[entry.key] = max(last, entry.number)
+
+
+class RepeatsAreWhole(Checker):
+    """
+    Whoever has a shard leaves no record of a key out from where it began, repeats included.
+
+    Not asked for with lanes, which remember what was done ahead of the checkpoint.
+    """
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with nobody at work."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        # (invocation, shard) -> key -> the record handled last
+        self._last: dict[tuple[str, str], dict[str, int]] = {}
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """See somebody begin anew, where the lease says."""
+        del at_ms
+        if isinstance(event, LeaseAdopted):
+            self._last.pop((by.name, event.lease_key), None)
+
+    def record_handled(self, handled: Handled) -> None:
+        """Look for records between this one and the one before of its key."""
+        entry, by = handled.entry, handled.by
+        if by.execution == (0, 0) or self.ledger.lanes > 1:
+            return
+        last = self._last.setdefault((by.name, entry.shard_id), {})
+        since = last.get(entry.key, entry.number)
+        last[entry.key] = entry.number
+        if entry.number <= since + 1:
+            return
+        for each in self.ledger.shards[entry.shard_id].entries:
+            is_between = each.key == entry.key and since < each.number < entry.number
+            if is_between and not (each.is_left_out or each.is_kept or each.is_trimmed):
+                text = f"{by.name} handled {entry} after {entry.key}/{since}, and left {each} out"
+                self.found(handled.at_ms, entry.shard_id, text)
 
 
 class KeysNeverOverlap(Checker):
@@ -368,9 +404,9 @@ class OnlyTheGuiltyGivenUp(Checker):
 
     def record_kept(self, at_ms: int, by: Suspect, entry: SourceRecord, *, attempts: int) -> None:
         """Compare the attempts with the calls that there were; one that kills may have fewer."""
-        # By the stream's clock, whatever a worker's own says.
-        is_old = 0 < self.ledger.max_age_ms < at_ms - entry.put_ms + _STREAM_CLOCK_MS
-        is_hasty = attempts < ATTEMPTS_LEAST and not entry.kills and not is_old
+        if 0 < self.ledger.max_age_ms < at_ms - entry.put_ms + _STREAM_CLOCK_MS:
+            return  # It is too old, by the stream's clock, however often it was tried.
+        is_hasty = attempts < ATTEMPTS_LEAST and not entry.kills
         notes = [*self._unknowable.get(entry.shard_id, ())]
         last = self._open.get(entry.shard_id)
         if last is not None and not last.began and last.is_excused:

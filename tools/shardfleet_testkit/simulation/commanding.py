@@ -8,7 +8,7 @@ without an answer, frozen, or die; what is paused then, or meant to be, is resum
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.kcl3 import Direction
@@ -110,13 +110,21 @@ class CommandingPerson:
         whole = self._chance.randrange(_NAMED_MOST) == 0
         ours = {None, *slots.values()}
         keys = list(owners) if whole else named
-        return await operator.let_go(
+        left = await operator.let_go(
             keys, _why(person), whole=whole, of=ours, within_ms=self._within_ms()
         )
+        self._are_free(set(keys) - set(left))
+        return left
 
     async def _drain(self, person: Person, operator: Operator) -> object:
         owners, slots, _ = await self._found(person, operator)
-        return await operator.drain_fleet(owners, slots, _why(person), ms=self._within_ms())
+        left = await operator.drain_fleet(owners, slots, _why(person), ms=self._within_ms())
+        self._are_free(owners.keys() - set(left))
+        return left
+
+    def _are_free(self, keys: Collection[str]) -> None:
+        for free in self._around.seers["leases_free"]:
+            free(self._around.now_ms, keys=keys)
 
     async def _release(self, person: Person, operator: Operator) -> object:
         _, slots, named = await self._found(person, operator)

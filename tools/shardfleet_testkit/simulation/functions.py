@@ -194,6 +194,7 @@ class Functions:
         turns: worker turns begun.
         latest: the latest invocation of each slot.
         handler_of: makes the ``HandlerRunner`` port of an invocation.
+        config: what whoever is invoked next is told.
         policy: what becomes of records that failed for good.
         is_reachable: while it is not set, nothing is invoked.
 
@@ -215,7 +216,7 @@ class Functions:
         self.latest: dict[str, Actor] = {}
         self._around = around
         self._services = services
-        self._config = config
+        self.config = config
         self._box_ms = worker_box_ms
         self._overlaps = handlers_overlap
         self.handler_of: Callable[[Actor, Clock], HandlerRunner] = self._scripted
@@ -268,7 +269,7 @@ class Functions:
             entropy=self._entropy(actor),
             events=_Sink(actor, self._around),
         )
-        run = run_manager(self._config, ports, run_ms=self._config.max_manager_ms)
+        run = run_manager(self.config, ports, run_ms=self.config.max_manager_ms)
         self._start(actor, run, MANAGER_BOX_MS)
 
     def peer(self, number: int, *, hurry: float = 1.0, is_old: bool = False) -> Actor:
@@ -317,7 +318,7 @@ class Functions:
             OutcomeUnknown: it died, or ended its process.
 
         """
-        actor, config = self._new_actor("redrive", ""), self._config
+        actor, config = self._new_actor("redrive", ""), self.config
         clock, is_manual = ActorClock(actor, self._around), config.checkpoint == "manual"
         handler = RedrivenHandler(
             actor, self._around, clock, overlaps=self._overlaps, is_manual=is_manual
@@ -369,9 +370,9 @@ class Functions:
             leases=self._leases(actor),
             state=self._state(actor),
             stream=stream,
-            source=PolledSource.of_worker(stream, clock, self._config),
+            source=PolledSource.of_worker(stream, clock, self.config),
             handler=self.handler_of(actor, clock),
-            progress=progress_of(self._config),
+            progress=progress_of(self.config),
             policy=FaultyPolicy(
                 actor,
                 self._around,
@@ -382,13 +383,13 @@ class Functions:
             process=_Process(actor, self._around),
         )
         deadline_ms = clock.monotonic_ms() + self._box_ms
-        turn = worker_turn(given, config=self._config, ports=ports, deadline_ms=deadline_ms)
+        turn = worker_turn(given, config=self.config, ports=ports, deadline_ms=deadline_ms)
         self._start(actor, turn, self._box_ms)
         return actor
 
     def worker_id(self, slot_id: str) -> str:
         """Return the owner's name under which a slot's worker holds leases."""
-        return f"{self._config.fleet}-{slot_id}"
+        return f"{self.config.fleet}-{slot_id}"
 
     async def _late_twin(self, given: SlotInput, delay_s: float) -> None:
         """Make a call once more that was made long ago."""
@@ -433,7 +434,7 @@ class Functions:
         actor.kill()
 
     def _scripted(self, actor: Actor, clock: Clock) -> HandlerRunner:
-        is_manual = self._config.way.handler_checkpoints
+        is_manual = self.config.checkpoint == "manual"
         return UserHandler(actor, self._around, clock, overlaps=self._overlaps, is_manual=is_manual)
 
     def _new_actor(self, role: str, worker_id: str) -> Actor:

@@ -29,6 +29,7 @@ _WIRED_ONE_IN, _WIRED = 20, 7  # seeds: their lease tables are behind the real a
 _WIRED_BUSY_S = 150.0  # at most: a call through the SDK costs as much as ten in memory
 _INSTANT_ONE_IN = 9  # seeds: their fleets begin at an instant, in streams resharded before it
 _LANES_ONE_IN, _LANES = 5, 2  # seeds: records of a shard are handled side by side
+_ANEW_ONE_IN, _ANEW = 4, 1  # seeds: their fleets are deployed again, with other options
 _THREADS_ONE_IN, _THREADS = 7, 3  # seeds: their handlers run in threads
 # Seeds without lanes: their shards have tumbling windows, or their checkpoints are manual.
 _WINDOWS_ONE_IN, _WINDOWS, _BY_HAND = 6, 4, 2
@@ -134,10 +135,13 @@ def _shape(options: Options, chance: random.Random) -> Shape:
         shape = _giving_up(shape, random.Random(f"{seed}/giving up"))
     shape = _handling(shape.otherwise(random.Random(f"{seed}/otherwise")), seed)
     if seed % _SLEEPS_ONE_IN == 0:
-        return shape.sleeping(random.Random(f"{seed}/sleep"))
-    if seed % _INSTANT_ONE_IN == 0:
-        return shape.from_instant(random.Random(f"{seed}/instant"))
-    return shape.left() if seed % _LEFT_ONE_IN == 0 else shape
+        shape = shape.sleeping(random.Random(f"{seed}/sleep"))
+    elif seed % _INSTANT_ONE_IN == 0:
+        shape = shape.from_instant(random.Random(f"{seed}/instant"))
+    elif seed % _LEFT_ONE_IN == 0:
+        shape = shape.left()
+    is_anew = seed % _ANEW_ONE_IN == _ANEW
+    return shape.told_anew(random.Random(f"{seed}/anew")) if is_anew else shape
 
 
 def _handling(shape: Shape, seed: int) -> Shape:

@@ -70,6 +70,13 @@ OTHERWISE: Mapping[str, tuple[Any, ...]] = {
     "scale_down_ms": (1_000, 60_000),
     "target_percent": (20, 95),
 }
+# What a fleet that is deployed again may be told anew, whatever goes on.
+_TOLD_ANEW = (
+    *("assignment", "batch_window_ms", "busy_read_ms", "checkpoint_ms", "cycle_ms"),
+    *("graceful_handover", "handler_records_per_second", "idle_read_ms", "leases_per_worker"),
+    *("max_attempts", "max_batch_records", "max_workers", "min_workers", "on_failure"),
+    *("parallelism", "records_per_read", "max_open_records"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +110,7 @@ class Shape:
         pauses_every_s: how often a person pauses something; 0: never.
         recreated_s: when the stream is deleted and created again; 0: never.
         instant_s: for AT_TIMESTAMP: when the fleet is to begin; it is deployed soon after.
+        anew: what the fleet is told when it is deployed again, for a while; None: it is not.
         is_left: after the busy time Lambda invokes nothing for longer than records are kept.
 
     """
@@ -132,6 +140,7 @@ class Shape:
     pauses_every_s: float = 0.0
     recreated_s: float = 0.0
     instant_s: float = 0.0
+    anew: FleetConfig | None = None
     is_left: bool = False
 
     @classmethod
@@ -237,6 +246,17 @@ class Shape:
             # A shard that stops at an old record would stop there again.
             changed.pop("max_record_age_ms", None)
         return dataclasses.replace(self, config=replace(self.config, **changed))
+
+    def told_anew(self, chance: random.Random) -> Shape:
+        """Deploy the fleet again, with other options, and then as it was."""
+        other = Shape.drawn(chance).otherwise(chance)
+        if chance.randrange(2):
+            other = other.in_lanes(chance)
+        told = {name: getattr(other.config, name) for name in _TOLD_ANEW}
+        if self.config.tumbling_window_ms or self.config.checkpoint == "manual":
+            told["parallelism"] = 1
+        told["min_workers"] = min(told["min_workers"], told["max_workers"])
+        return dataclasses.replace(self, anew=replace(self.config, **told), measures_quiet=False)
 
     def left(self) -> Shape:
         """Let nothing be invoked for a day, so that what is unread then is trimmed."""

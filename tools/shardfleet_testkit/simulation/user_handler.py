@@ -61,6 +61,8 @@ class UserHandler:
         self._around = around
         self._chance = around.chance(f"handler/{actor.name}")
         self._calls = 0
+        # Until when a call keeps all others from going on, by the loop's time.
+        self._blocked_s = 0.0
         # Which call a batch is of, while it runs.
         self._running: dict[int, int] = {}
         load_ms = round(self._chance.uniform(0, 3_000))
@@ -220,18 +222,33 @@ class UserHandler:
 
     async def _flush(self, batch: Batch, records: list[Record]) -> None:
         for record in records:
-            await asyncio.sleep(0.001)
-            self._actor.check()
+            await self._step(0.001)
             self._take_effect(batch, record)
         if records:
             batch.checkpoint(records[-1])
         self._flushed[id(batch)] = [position_of(record) for record in records]
         batch.state[_OPEN] = []
 
+    async def _may_be_slow(self, shard_id: str) -> None:
+        """Take long now and then; half of the time no other call goes on meanwhile (H17)."""
+        faults, loop = self._around.faults, self._around.loop
+        if faults.strike("handler_slow", shard_id):
+            slow_s = faults.between("handler_slow", 0.1, 3.0)
+            if self._chance.randrange(2):
+                self._blocked_s = max(self._blocked_s, loop.time() + slow_s)
+            await asyncio.sleep(slow_s)
+
+    async def _step(self, pause_s: float) -> None:
+        """Go on after a while, unless another call has the handler's loop for longer."""
+        await asyncio.sleep(pause_s)
+        blocked_s = self._blocked_s - self._around.loop.time()
+        if blocked_s > 0:
+            await self._step(max(0.001, blocked_s))
+        self._actor.check()
+
     async def _may_fail(self, batch: Batch) -> None:
         faults = self._around.faults
-        if faults.strike("handler_slow", batch.shard_id):
-            await asyncio.sleep(faults.between("handler_slow", 0.1, 3.0))
+        await self._may_be_slow(batch.shard_id)
         if faults.strike("handler_hangs", batch.shard_id):
             await asyncio.sleep(_HANG_S)
         if faults.strike("handler_raises", batch.shard_id):
@@ -242,8 +259,7 @@ class UserHandler:
         await self._may_fail(batch)
         held = list(batch.state.get(_OPEN, []))
         for record in batch:
-            await asyncio.sleep(0.001)
-            self._actor.check()
+            await self._step(0.001)
             self._take_effect(batch, record)
             held.append(str(position_of(record)))
         if batch.window is not None and batch.window.is_final:
@@ -271,8 +287,7 @@ class UserHandler:
             fails_at = faults.whole("handler_raises", 0, len(batch) - 1)
         # A handler that returns has done all, whatever it declared, but what its reply names.
         replies = tells and fails_at % 2 == 1
-        if faults.strike("handler_slow", batch.shard_id):
-            await asyncio.sleep(faults.between("handler_slow", 0.1, 3.0))
+        await self._may_be_slow(batch.shard_id)
         pause_s = self._chance.choice((0.0, 0.0, 0.001, 0.05))
         for index, record in enumerate(batch):
             if index == fails_at and replies:
@@ -282,8 +297,7 @@ class UserHandler:
                 raise HandlerError(f"record {record.sequence_number} is not to my liking")
             if faults.strike("handler_hangs", batch.shard_id):
                 await asyncio.sleep(_HANG_S)
-            await asyncio.sleep(pause_s)
-            self._actor.check()
+            await self._step(pause_s)
             self._take_effect(batch, record)
             if tells:
                 batch.checkpoint(record)

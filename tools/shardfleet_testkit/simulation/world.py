@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+from shardfleet.config import FleetConfig
 from shardfleet.domain.delivery.policies import Destination
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import SlotState
@@ -54,7 +55,7 @@ _WINDOW_S = 240.0
 def _tell(ledger: RunLedger, shape: Shape) -> None:
     """Tell the ledger what a fleet of a shape is to do with records."""
     config = shape.config
-    ledger.lanes = config.parallelism
+    ledger.lanes = max(config.parallelism, shape.anew.parallelism if shape.anew else 1)
     ledger.has_windows = bool(config.tumbling_window_ms)
     ledger.terms = config.policy_terms
     ledger.keeps = config.policy_terms.destination is not Destination.NOTHING
@@ -158,6 +159,8 @@ class World:
             state = FleetState(self._state, around.clock)
             pauser = Pauser(around, state, lambda: list(self.leases.store.leases))
             busy.append(around.spawn(pauser.run(shape.pauses_every_s), "pauser"))
+        if shape.anew is not None:
+            busy.append(around.spawn(self._deploy_again(shape.anew), "deployments"))
         if shape.recreated_s:
             busy.append(around.spawn(self._create_again(), "deletion"))
         await asyncio.sleep(shape.busy_s)
@@ -321,6 +324,14 @@ class World:
         await asyncio.sleep(self._shape.recreated_s)
         self._puts = False
         self.stream.create_again(self._shape.shards)
+
+    async def _deploy_again(self, anew: FleetConfig) -> None:
+        """Tell each function that is invoked from now on something else, and take it back."""
+        while True:
+            for config in (anew, self._shape.config):
+                await asyncio.sleep(self._chance.uniform(0.1, 0.5) * self._shape.busy_s)
+                self._around.log("operator", "deploys", config)
+                self.functions.config = config
 
     async def _forget(self) -> None:
         await self._begun.wait()
