@@ -10,6 +10,7 @@ the stream: everything behind the place that the lease was set to.
 
 import asyncio
 import dataclasses
+import json
 from dataclasses import dataclass
 
 import pytest
@@ -35,7 +36,7 @@ from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.kinds import GENERATION
-from shardfleet.errors import ShardGone
+from shardfleet.errors import ShardGone, Throttled
 from shardfleet.events.delivery import PositionLost, RecordSkipped, ShardStopped
 from shardfleet.events.worker import ShardExpired
 from shardfleet_ops.operate.pause import Operator
@@ -65,6 +66,7 @@ class Scene:
         self.world = World(leases=leases, **SHORT, **kind.config, **config)
         self.kind = kind
         self.handled = set()
+        self.results = []
         self.before = 0
         self.put_ms = []
         self.preview = None
@@ -78,7 +80,9 @@ class Scene:
             if {int(record.data) for record in batch} & self.failing:
                 raise ValueError("not this one")
             if kind.name == "window":
-                return {"state": {"n": batch.state.get("n", 0) + len(batch)}}
+                count = batch.state.get("n", 0) + len(batch)
+                self.results += [count] if batch.window.is_final else []
+                return {"state": {"n": count}}
             return None
 
         self.world.handler._script = handle
@@ -114,6 +118,12 @@ class Scene:
     @property
     def came(self):
         return self.world.numbers[self.before :]
+
+    @property
+    def summed_up(self):
+        """Return how many records are in the windows' results, and in the one that is open."""
+        state = self.world.state.documents["window", key(0)].body["state"]
+        return sum(self.results) + json.loads(state).get("n", 0)
 
     @property
     def operator(self):
@@ -244,7 +254,7 @@ async def rewind(scene, target):
     plan = await at_work.preview([key(0)], target, with_children=False)
     pause = Pause("ann", world.clock.now_ms())
     (row,) = await at_work.carry_out(plan, pause, within_ms=10_000, stay_paused=False)
-    if row.state is RewindState.LEFT:
+    if row.state is not RewindState.SET_BACK:
         return 0
     assert plan.rows == (row,)
     assert row.is_stopped == scene.needs_resume
@@ -419,6 +429,49 @@ async def test_what_a_preview_counts_comes_again_or_is_told_as_lost(kind, way):
         stands = ExtendedSequenceNumber(*_parts(scene.preview.checkpoint))
         beyond = [n for n in again if at(scene.number(n)) > stands]
         assert len(beyond) == scene.preview.beyond
+
+
+async def cut_off(scene, way, to):
+    """Begin to set a lease back, so often, and end before it is touched."""
+    refused, truly = [], scene.world.leases.apply
+
+    async def apply(change):
+        if change.operation in ("rewind", "checkpoint"):
+            refused.append(change.operation)
+            raise Throttled("not now")
+        return await truly(change)
+
+    scene.world.leases.apply = apply
+    if way == "rewind":
+        assert await rewind(scene, RewindTarget(at(scene.number(to)))) == 0
+    else:
+        with pytest.raises(Throttled):
+            await by_import(scene)
+    scene.world.leases.apply = truly
+    assert refused
+
+
+@pytest.mark.parametrize(
+    ("way", "to", "has"),
+    [
+        ("rewind", (3,), MORE),
+        ("rewind", (3, 3), MORE),
+        ("import", (), MORE),
+        # Of two to two places the second spares nothing: in doubt a state is stale.
+        ("rewind", (3, 5), MORE - PUT),
+    ],
+)
+@virtual
+async def test_a_window_is_whole_though_a_setting_back_was_cut_off(way, to, has):
+    (kind,) = (kind for kind in KINDS if kind.name == "window")
+    scene = Scene(kind)
+    await kind.leave(scene, way == "import")
+    scene.settle()
+    for place in to or (0,):
+        await cut_off(scene, way, place)
+    await scene.put(PUT, MORE)
+    await scene.read_on()
+    assert scene.summed_up == has
 
 
 FAR = 12  # a record beyond the checkpoint, and not the last one that was done

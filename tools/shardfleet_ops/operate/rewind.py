@@ -125,16 +125,16 @@ async def beyond_checkpoint(state: FleetState, lease: Lease) -> BeyondCheckpoint
         Throttled: try again.
 
     """
-    number = (await generation_of(state.store, lease.lease_key)).number
+    now = await generation_of(state.store, lease.lease_key)
     ahead, through, lanes, window = DoneAhead(), None, None, None
     # Of those that cannot be read it is told by who has read them; their records come again.
     with suppress(MalformedDocument):
         lanes, _ = await state.beside(LANES, lease.lease_key)
     with suppress(MalformedDocument):
         window, _ = await state.beside(WINDOW, lease.lease_key)
-    if lanes is not None and lanes.counts_for(lease, number):
+    if lanes is not None and lanes.counts_for(lease, now):
         ahead = lanes.done_ahead(lease.checkpoint)
-    if window is not None and window.counts_for(lease, number) and window.is_for(lease.checkpoint):
+    if window is not None and window.counts_for(lease, now) and window.is_for(lease.checkpoint):
         through = window.done
     return BeyondCheckpoint(through, ahead)
 
@@ -299,7 +299,7 @@ class Rewinder:
         to = ExtendedSequenceNumber(number, int(sub or 0))
         store, now_ms = self._operator.state.store, self._operator.clock.now_ms()
         try:
-            # Whoever is cut off behind this has nothing count any more, and nothing lost.
+            # Whoever is cut off behind this has nothing count but a window, and nothing lost.
             await raise_generation(
                 store.raw,
                 lease.lease_key,

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from shardfleet.domain.delivery.progress import position_text, read_position, stands_for
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.leases.stamps import Stamp
+from shardfleet.domain.leases.stamps import Generation, Stamp
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ProtocolError
 from shardfleet.records import Record, place_of
@@ -147,9 +147,9 @@ class LanesNote(Struct, frozen=True, kw_only=True):
             between=between,
         )
 
-    def counts_for(self, lease: Lease, generation: int) -> bool:
+    def counts_for(self, lease: Lease, generation: Generation) -> bool:
         """Return whether it may count still; one of an earlier release, without a stamp, not."""
-        return self.stamp is not None and self.stamp.counts(lease, generation)
+        return self.stamp is not None and self.stamp.counts(lease, generation.number)
 
     def done_ahead(self, checkpoint: ExtendedSequenceNumber) -> DoneAhead:
         """

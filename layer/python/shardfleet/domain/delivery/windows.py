@@ -24,7 +24,7 @@ from msgspec import Struct
 from shardfleet.domain.delivery.progress import read_position, stands_for
 from shardfleet.domain.item_size import DOCUMENT_BYTES_MOST
 from shardfleet.domain.leases.lease import Lease
-from shardfleet.domain.leases.stamps import Stamp
+from shardfleet.domain.leases.stamps import Generation, Stamp
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import InvalidReply, ProtocolError
 from shardfleet.records import Record, TumblingWindow, arrival_of
@@ -139,9 +139,11 @@ class WindowNote(Struct, frozen=True, kw_only=True):
         """Return up to where the state has the records."""
         return read_position(self.through)
 
-    def counts_for(self, lease: Lease, generation: int) -> bool:
+    def counts_for(self, lease: Lease, generation: Generation) -> bool:
         """Return whether no setting-back of ours came since; for which checkpoints, it says."""
-        return not generation if self.stamp is None else self.stamp.is_of(lease, generation)
+        if self.stamp is None:
+            return not generation.number
+        return any(self.stamp.is_of(lease, each) for each in generation.numbers_for(lease))
 
     def is_for(self, checkpoint: ExtendedSequenceNumber) -> bool:
         """Return whether a window is open that goes on behind a checkpoint."""

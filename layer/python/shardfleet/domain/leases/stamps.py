@@ -31,6 +31,7 @@ class Generation(Struct, frozen=True, kw_only=True):
         at_ms: when it was last, epoch milliseconds.
         to: the checkpoint that was written then, ``number:sub``; "": another kind of change.
         first: sequence number of the first record that was counted to come again; "": none.
+        before: the numbers before, since the checkpoint was to be written.
 
     """
 
@@ -38,6 +39,17 @@ class Generation(Struct, frozen=True, kw_only=True):
     at_ms: int = 0
     to: str = ""
     first: str = ""
+    before: tuple[int, ...] = ()
+
+    def numbers_for(self, lease: Lease) -> tuple[int, ...]:
+        """
+        Return under which numbers a state counts that is nowhere else.
+
+        Those before are among them where the lease is not where it was to be set back to: that was
+        cut off. Whoever reads on from there replaces the state before the checkpoint goes on.
+        """
+        is_cut_off = self.to and self.to != _text(lease)
+        return (self.number, *self.before) if is_cut_off else (self.number,)
 
 
 class Stamp(Struct, frozen=True, kw_only=True):

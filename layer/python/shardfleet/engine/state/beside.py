@@ -9,7 +9,8 @@ lease. What does not count any more is as if it were not there, which is the saf
 tip mark      proves nothing: what has expired is told as lost
 window        its state begins anew behind the checkpoint, and records from there come again.
               What it has of before the checkpoint is in it alone, so it counts for every
-              checkpoint that it was written for, whoever had the lease since
+              checkpoint that it was written for, whoever had the lease since, and
+              where a setting-back was cut off before it touched the lease
 lanes         what was done ahead of the checkpoint comes again
 crash note    nobody is charged with deaths over another place; over the same one deaths count,
               whoever had the lease since, or what kills each new owner would go on for ever
@@ -17,7 +18,7 @@ crash note    nobody is charged with deaths over another place; over the same on
 
 Every setting-back of ours (a rewind, an import of positions, ``release --ended``, a lease made
 anew) raises the lease's generation before it touches the lease, so that one that is cut off in
-between has made notes stale, which repeats and never loses.
+between has made notes stale, which repeats and never loses, and spares a window.
 
 Two kinds stand whatever is done to the checkpoint, and have no stamp. A *stop* is a person's to
 take back (``shardfleet resume``): nothing behind it is read before. A *pin* is the earliest instant
@@ -79,8 +80,11 @@ async def raise_generation(
         version = None if current is None else current.version
         before = None if current is None else read_as(GENERATION, current)
         # By the clock, for the document goes with its lease and may be made again.
-        number = max(now_ms, _generation(before).number + 1)
-        body = {"at_ms": now_ms, "number": number, "to": to, "first": first}
+        known = _generation(before)
+        number = max(now_ms, known.number + 1)
+        # To the same place again: the first time may have been cut off.
+        spared = (known.number, *(known.before if known.to == to else ()))[:_ROUNDS_MOST]
+        body = {"at_ms": now_ms, "number": number, "to": to, "first": first, "before": spared}
         try:
             result = await store.write(GENERATION, lease_key, body, expected_version=version)
         except OutcomeUnknown:
@@ -219,8 +223,8 @@ class LeaseNotes:
         """
         found: Any
         found, version = await self._state.beside(kind, lease_key)
-        number = self._generations[lease_key].number
-        if found is None or not found.counts_for(self._held[lease_key].lease, number):
+        generation = self._generations[lease_key]
+        if found is None or not found.counts_for(self._held[lease_key].lease, generation):
             return None, version
         return replace(found, stamp=None), version
 
@@ -301,4 +305,6 @@ def _generation(found: FoundDocument[SetBack] | None) -> Generation:
         return Generation(number=found.version)
     body = found.body
     number = body.number or found.version
-    return Generation(number=number, at_ms=body.at_ms, to=body.to, first=body.first)
+    return Generation(
+        number=number, at_ms=body.at_ms, to=body.to, first=body.first, before=body.before
+    )

@@ -102,6 +102,7 @@ class SetBack(msgspec.Struct, frozen=True):
     number: int = 0
     to: str = ""
     first: str = ""
+    before: tuple[int, ...] = ()
 
 
 class Lock(msgspec.Struct, frozen=True):
