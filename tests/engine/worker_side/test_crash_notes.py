@@ -97,6 +97,16 @@ async def test_a_poison_record_stops_its_own_shard_and_the_others_are_handled():
     assert ("stop", key(1)) not in world.state.documents
 
 
+@virtual
+async def test_a_poison_record_behind_a_page_that_brings_nothing_stops_its_shard():
+    """The first page of a turn begins at the record that is done, and may have no other."""
+    world = a_world(records_per_read=1)
+    world.put(1, 5)
+    await Mortal(world, 3).run_until_alive(turn_ms=30_000)
+
+    assert world.state.documents["stop", key(0)].body["position"] == str(sequence_of(world, 3))
+
+
 @pytest.mark.parametrize("max_crashes", [1, 3])
 @pytest.mark.parametrize("bad", [1, 7, 20])
 def test_a_poison_record_is_kept_elsewhere_and_exactly_it_is_skipped(bad, max_crashes):

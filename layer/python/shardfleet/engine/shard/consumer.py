@@ -197,17 +197,18 @@ class ShardConsumer:
             if reader.cursor.start is not origin.start:
                 done = None
             records = UserRecords(answer.records, done, expander)
+            brings = False
             if answer.records:
                 self._is_at_tip = False
                 self._open_ms = max(self._open_ms, answer.records[-1].approximate_arrival_ms)
-                await self._tell_read(answer, records)
+                brings = await self._tell_read(answer, records)
                 done = None
             # The data is let go of record by record, as it is handled.
             page = replace(answer, records=(), size_bytes=answer.size) if answer.records else answer
             del answer
             await self._note_read(page)
             await self._progress.take(records)
-            self._progress.acquit(page)
+            self._progress.acquit(page, brings=brings)
             if page.resume_token is None:
                 return page.child_shards
             # Behind open records there is something, and they would be lost as unread.
@@ -325,16 +326,19 @@ class ShardConsumer:
             return False
         return lease is not None and not lease.checkpoint.is_sentinel
 
-    async def _tell_read(self, page: RecordsPage, records: UserRecords) -> None:
+    async def _tell_read(self, page: RecordsPage, records: UserRecords) -> bool:
+        """Tell that a page was read; return whether it brings anything."""
+        brings = bool(await records.waiting(self._config.max_batch_records))
         self._ports.reading.events.emit(
             PageRead(
                 lease_key=self._held.lease_key,
                 stream_records=len(page.records),
-                brings=bool(await records.waiting(self._config.max_batch_records)),
+                brings=brings,
                 size_bytes=page.size,
                 millis_behind_latest=page.lag_ms,
             )
         )
+        return brings
 
     async def _next_page(self, reader: ShardReader) -> RecordsPage | End:
         while True:

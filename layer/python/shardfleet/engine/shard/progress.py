@@ -170,10 +170,11 @@ class Progress:
         await self.work_through(records)
         await self.flush_if_due(at_once=self.ports.notes.follows_death)
 
-    def acquit(self, page: RecordsPage) -> None:
+    def acquit(self, page: RecordsPage, *, brings: bool) -> None:
         """End the suspicion of a death, if all that was read is done and stored."""
-        # An empty page on the way proves nothing (hazard H6).
-        has_read = page.size > 0 or page.lag_ms == 0
+        # A page on the way that brings nothing proves nothing (hazard H6), nor does one that has
+        # but the record that was done last.
+        has_read = brings or page.lag_ms == 0
         if has_read and not self.has_open and self.held.unstored is None:
             self.ports.notes.acquit(self.held.lease_key)
 
