@@ -18,10 +18,6 @@ from shardfleet_testkit.checkers.checker import (
     is_operator,
 )
 
-# One over a range, and those that a policy counts.
-_DEATHS_MOST = 4
-# No call that is over in time lasts as long, in any simulated configuration.
-_TIMEOUT_MS = 4_900
 # A note is closed, or the call that it announces begun, in a few tries of a table that is out.
 _CLOSING_MS = 20_000
 # One that is out for longer refuses a try after the longest back-off, and a call without an answer.
@@ -114,14 +110,17 @@ class InnocentsAreNotCharged(Checker):
 
     def call_killed(self, at_ms: int, by: Suspect, shard_id: str, *, call: str) -> None:
         """See a call that kills: whatever it was, it was under way."""
-        self._of(by, shard_id).begun[call] = at_ms - _TIMEOUT_MS
+        self._of(by, shard_id).begun[call] = at_ms - self.ledger.outlived_ms
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Look for a death to charge."""
         if not isinstance(event, CrashCharged):
             return
         calls = self._calls.get(event.lease_key, {})
-        may_have = (_may_have_killed(each, at_ms) for each in calls.values() if each.by != by)
+        others = (each for each in calls.values() if each.by != by)
+        may_have = (
+            _may_have_killed(each, at_ms, outlived_ms=self.ledger.outlived_ms) for each in others
+        )
         if not any(may_have):
             text = f"{by.name} charges it with a death; no worker died in a call of it"
             self.found(at_ms, event.lease_key, text)
@@ -136,11 +135,11 @@ def _tried_ms(write: DocumentWrite) -> int:
     return write.at_ms
 
 
-def _may_have_killed(calls: _UnderWay, at_ms: int) -> bool:
+def _may_have_killed(calls: _UnderWay, at_ms: int, *, outlived_ms: int) -> bool:
     deaths = [(died_ms, what) for died_ms, what in calls.by.faults if what in _DEATHS]
     died_ms, what = deaths[-1] if deaths else (at_ms, "")
     if what == _OWN_END:
-        outlived = any(begun_ms <= died_ms - _TIMEOUT_MS for begun_ms in calls.begun.values())
+        outlived = any(begun_ms <= died_ms - outlived_ms for begun_ms in calls.begun.values())
         if calls.noted_ms is None or calls.begun:
             return outlived
         return _had_no_time(calls.by, died_ms) or was_refused_to_its_end(calls.by, calls.noted_ms)
@@ -243,6 +242,6 @@ class WhatKillsIsStopped(Checker):
         before, deaths = self._deaths.get(shard_id, (death, 0))
         deaths = (deaths if before == death else 0) + (by.name in self._watchful)
         self._deaths[shard_id] = death, deaths
-        if deaths > _DEATHS_MOST:
+        if deaths > 1 + self.ledger.max_crashes:  # One over a range, and those that count.
             text = f"{by.name} is the {deaths}th to die of its call ({call}), and nobody stops it"
             self.found(at_ms, shard_id, text)

@@ -132,6 +132,8 @@ class RunLedger:
         wanted_again: by shard, what was done and lies behind the place that it was set back to, by
             position; what has come again, or is told as lost, is out of it.
         kept: records that were given up, by the documents that have them.
+        max_crashes: deaths over one record before it is given up.
+        outlived_ms: no call that is over in time lasts as long.
         keeps: what is given up is kept in documents.
         spoilt: documents of the fleet state that somebody made unreadable, ``kind/id``.
 
@@ -150,6 +152,8 @@ class RunLedger:
         self.terms = POLICIES["stop"]
         self.passes: Callable[[str], bool] = lambda _key: True
         self.max_age_ms = 0
+        self.max_crashes = 3
+        self.outlived_ms = 4_900
         self.wanted_again: dict[str, dict[tuple[int, int], SourceRecord]] = {}
         self.kept: dict[str, list[SourceRecord]] = {}
         self.keeps = False

@@ -60,6 +60,8 @@ def _tell(ledger: RunLedger, shape: Shape) -> None:
     ledger.terms = config.policy_terms
     ledger.keeps = config.policy_terms.destination is not Destination.NOTHING
     ledger.passes = FILTERS[config.filters]
+    ledger.max_crashes = config.max_crashes
+    ledger.outlived_ms = config.handler_timeout_ms - 100
     ledger.max_age_ms = config.max_record_age_ms
     ledger.wanted_from_ms = round(shape.instant_s * 1000)
 
