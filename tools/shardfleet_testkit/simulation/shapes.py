@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from shardfleet.config import FleetConfig
 from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN
+from shardfleet_testkit.simulation.java_taker import FAILOVER_MS
 from shardfleet_testkit.simulation.wire import FREEZE_S
 
 _MINUTE_S = 60.0
@@ -245,7 +246,10 @@ class Shape:
         if self.config.policy_terms.stops:
             # A shard that stops at an old record would stop there again.
             changed.pop("max_record_age_ms", None)
-        return dataclasses.replace(self, config=replace(self.config, **changed))
+        config = replace(self.config, **changed)
+        # Who shares a lease table agrees when a lease has expired.
+        has_peer = self.has_peer and config.failover_ms == FAILOVER_MS
+        return dataclasses.replace(self, config=config, has_peer=has_peer)
 
     def told_anew(self, chance: random.Random) -> Shape:
         """Deploy the fleet again, with other options, and then as it was."""
