@@ -319,7 +319,7 @@ class Functions:
 
         """
         actor, config = self._new_actor("redrive", ""), self.config
-        clock, is_manual = ActorClock(actor, self._around), config.checkpoint == "manual"
+        clock, is_manual = ActorClock(actor, self._around), config.way.handler_checkpoints
         handler = RedrivenHandler(
             actor, self._around, clock, overlaps=self._overlaps, is_manual=is_manual
         )
@@ -434,7 +434,7 @@ class Functions:
         actor.kill()
 
     def _scripted(self, actor: Actor, clock: Clock) -> HandlerRunner:
-        is_manual = self.config.checkpoint == "manual"
+        is_manual = self.config.way.handler_checkpoints
         return UserHandler(actor, self._around, clock, overlaps=self._overlaps, is_manual=is_manual)
 
     def _new_actor(self, role: str, worker_id: str) -> Actor:

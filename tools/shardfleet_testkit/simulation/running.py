@@ -174,7 +174,7 @@ def _in_threads(shape: Shape, chance: random.Random) -> Shape:
 
 def _muted_of(config: FleetConfig) -> set[str]:
     muted = set()
-    if config.policy_terms.stops or config.checkpoint == "manual":
+    if config.policy_terms.stops or config.way.handler_checkpoints:
         # A shard stopped for a record that kills would rest until somebody removes the record; a
         # buffered one kills in a later call, of other records.
         muted.add("poison")

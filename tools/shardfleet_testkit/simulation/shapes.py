@@ -257,7 +257,7 @@ class Shape:
         if chance.randrange(2):
             other = other.in_lanes(chance)
         told = {name: getattr(other.config, name) for name in _TOLD_ANEW}
-        if self.config.tumbling_window_ms or self.config.checkpoint == "manual":
+        if self.config.tumbling_window_ms or self.config.way.handler_checkpoints:
             told["parallelism"] = 1
         told["min_workers"] = min(told["min_workers"], told["max_workers"])
         return dataclasses.replace(self, anew=replace(self.config, **told), measures_quiet=False)
