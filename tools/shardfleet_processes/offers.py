@@ -61,7 +61,7 @@ class OfferLauncher:
             Throttled: try again later.
 
         """
-        result = await self._store.write(OFFER, name, {"text": text}, expected_version=None)
+        result = await self._store.raw.write(OFFER, name, {"text": text}, expected_version=None)
         if isinstance(result, Written):
             await self._clear(name)
             return True
@@ -103,7 +103,7 @@ class OfferLauncher:
         with suppress(ShardfleetError):
             for found in await self._store.all(OFFER):
                 if found.id != name and _slot_of(found.id) == _slot_of(name):
-                    await self._store.delete(OFFER, found.id, expected_version=found.version)
+                    await self._store.raw.delete(OFFER, found.id, expected_version=found.version)
 
     # --- for every process
 
@@ -151,7 +151,7 @@ class OfferLauncher:
         """Withdraw this process; what fails is seen by its silence."""
         with suppress(ShardfleetError):
             version = self._versions.pop(f"{HOST}/{self.host}", 0)
-            await self._store.delete(HOST, self.host, expected_version=version)
+            await self._store.raw.delete(HOST, self.host, expected_version=version)
 
     async def take(self, name: str, offer: Offer) -> bool:
         """
@@ -176,7 +176,7 @@ class OfferLauncher:
         now_ms = self._clock.monotonic_ms()
         for name in self._still(self._hosts_seen, now_ms, _FORGOTTEN_AFTER):
             version = self._hosts_seen[name].version
-            await self._store.delete(HOST, name, expected_version=version)
+            await self._store.raw.delete(HOST, name, expected_version=version)
 
     async def publish(self, env: Mapping[str, str]) -> None:
         """
@@ -189,7 +189,7 @@ class OfferLauncher:
         found = await self._store.get(CONFIG, THE_CONFIG)
         if found is None or found.body is None or found.body.env != env:
             version = found.version if found else None
-            await self._store.write(CONFIG, THE_CONFIG, {"env": env}, expected_version=version)
+            await self._store.raw.write(CONFIG, THE_CONFIG, {"env": env}, expected_version=version)
 
     async def _write(
         self, kind: str, name: str, body: Mapping[str, object], *, version: int | None = None
@@ -197,7 +197,7 @@ class OfferLauncher:
         """Write what is this process's own; False: somebody else has, or has deleted it."""
         key = f"{kind}/{name}"
         version = self._versions.get(key, version)
-        result = await self._store.write(kind, name, body, expected_version=version)
+        result = await self._store.raw.write(kind, name, body, expected_version=version)
         current = result.document if isinstance(result, Written) else result.current
         self._versions.pop(key, None)
         if current is None or current.body != body:

@@ -326,8 +326,7 @@ class Functions:
         work = Redrive(
             records_of(event),
             stream_arn=config.stream_arn,
-            is_manual=is_manual,
-            has_windows=config.tumbling_window_ms > 0,
+            way=config.way,
             timeout_ms=config.handler_timeout_ms,
             clock=clock,
         )
