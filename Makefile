@@ -66,7 +66,7 @@ CHANGED = if { git ls-files --error-unmatch Makefile && \
     git ls-files -z --others --exclude-standard -- '*.py'; \
   else printf '%s\0' $(CHECKED); fi
 
-.PHONY: help demo test quick slow judge conformance interop sim chaos acceptance runtime first-hour alarms faults model whole mutants fuzz spark-kill spark-cluster spark-older spark-connect bench audit install lint types fmt lock synth pr clean
+.PHONY: help demo test quick slow judge conformance interop sim chaos processes acceptance runtime first-hour alarms faults model whole mutants fuzz spark-kill spark-cluster spark-older spark-connect bench audit install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
@@ -120,6 +120,9 @@ sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to
 
 chaos: install ## the demo's fleet for MINUTES (5), processes killed, shards resharded, calls failing [6 min]
 	@$(BIN)/shardfleet chaos $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+processes: install ## six processes of `shardfleet work` for MINUTES (10), each killed or rolled in turn, figures to build/processes [12 min]
+	@$(BIN)/python -m tests.processes $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 acceptance: install ## deploy, feed, disturb, update and destroy a fleet on an embedded AWS; report to build/acceptance [5 min]
 	@$(BIN)/shardfleet acceptance --local $(ARGS)

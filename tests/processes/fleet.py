@@ -95,23 +95,27 @@ class Processes:
 
     # --- records, numbered per shard
 
-    def send(self, shard):
-        number = self.sent[shard]
-        self.kinesis.put_record(
+    def send(self, *shards):
+        answer = self.kinesis.put_records(
             StreamName=self.name,
-            Data=f"{shard} {number}".encode(),
-            PartitionKey=str(shard),
-            ExplicitHashKey=str(shard * HASH_KEYS // self.shards),
+            Records=[
+                {
+                    "Data": f"{shard} {self.sent[shard]}".encode(),
+                    "PartitionKey": str(shard),
+                    "ExplicitHashKey": str(shard * HASH_KEYS // self.shards),
+                }
+                for shard in shards
+            ],
         )
-        self.sent[shard] += 1
+        assert answer["FailedRecordCount"] == 0
+        self.sent.update(shards)
 
     def feed(self, per_second):
         def go_on():
             due = time.monotonic()
             while not self._feeding.wait(max(0, due - time.monotonic())):
                 due += self.shards / per_second
-                for shard in range(self.shards):
-                    self.send(shard)
+                self.send(*range(self.shards))
 
         self._feeder = threading.Thread(target=go_on, daemon=True)
         self._feeder.start()
@@ -147,12 +151,14 @@ class Processes:
         return found
 
     def gaps_s(self, since):
-        """Return each shard's longest time without a record since a point in time."""
-        times = {}
+        """Return each shard's longest time without a record since a point in time, until now."""
+        times = {shard: [since] for shard in range(self.shards)}
         for at, _, shard, _ in self.records():
-            times.setdefault(shard, [since]).append(at)
+            if at >= since:
+                times[shard].append(at)
+        now = time.time()
         return {
-            shard: round(max(b - a for a, b in pairwise(t for t in each if t >= since)), 2)
+            shard: round(max(b - a for a, b in pairwise([*each, now])), 2)
             for shard, each in times.items()
         }
 
@@ -184,8 +190,8 @@ class Processes:
         return pid_of(self.document("lock", "manager")["holder"]["S"])
 
     def shares(self):
-        """Return how many leases each process carries."""
-        hosts = self.hosts()
+        """Return how many leases each process carries; None: nobody, or one that is dead."""
+        hosts = {owner: pid for owner, pid in self.hosts().items() if is_alive(pid)}
         return Counter(hosts.get(owner) for owner in self.owners().values())
 
     def process(self, pid):
@@ -193,6 +199,13 @@ class Processes:
 
     def log(self):
         return "".join(path.read_text() for path in sorted(self.folder.glob("*.log")))
+
+
+def is_alive(pid):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
 
 
 def pid_of(host):

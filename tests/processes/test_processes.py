@@ -24,7 +24,9 @@ def fleet(embedded_aws, tmp_path):
 def settled(fleet, count):
     """Wait until so many processes share all shards evenly."""
     even = [fleet.shards // count] * count
-    return eventually(lambda: sorted(fleet.shares().values()) == even and fleet.shares())
+    return eventually(
+        lambda: sorted(fleet.shares().values()) == even and None not in fleet.shares()
+    )
 
 
 def all_handled(fleet, *, within_s=60):
