@@ -534,7 +534,7 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
             return [f"{way.option}: {found} found, {way.off} allowed with handler_function: {why}"]
         if CONTRACTS.get(self.handler_contract, True):
             return []
-        others = " or ".join(name for name, takes_batch in CONTRACTS.items() if takes_batch)
+        others = " or ".join(name for name in reversed(CONTRACTS) if CONTRACTS[name])
         given = f"handler_contract: {self.handler_contract} found, {others} allowed"
         return [f"{given} with {way.option} {found}: {why}"]
 
