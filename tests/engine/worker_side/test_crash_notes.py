@@ -2,10 +2,12 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from shardfleet.domain.delivery.calls import CallKind
+from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.engine.ownership.lease import HeldLease, Instant
 from shardfleet.engine.shard.crash_notes import CrashNotes, NotedCall
@@ -18,7 +20,15 @@ from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory import MemoryEvents, MemoryStateStore
 from shardfleet_testkit.memory_handler import MemoryHandler
 from tests.engine.worker_side.steps_kit import Steps, process
-from tests.engine.worker_side.worker_kit import ME, World, a_config, a_lease, at, key
+from tests.engine.worker_side.worker_kit import (
+    ME,
+    MEMORY_STREAM_ARN,
+    World,
+    a_config,
+    a_lease,
+    at,
+    key,
+)
 from tests.virtual import virtual
 
 SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
@@ -298,7 +308,8 @@ class Freezes(MemoryStateStore):
 def a_hold(owner, counter):
     """Return the lease of the first shard as its owner holds it, one switch after another."""
     lease = replace(a_lease(0), lease_owner=owner, lease_counter=counter)
-    return HeldLease(replace(lease, owner_switches_since_checkpoint=counter), Instant(0, 0))
+    lease = replace(lease, owner_switches_since_checkpoint=counter)
+    return HeldLease(lease, Instant(0, 0), stream_arn=MEMORY_STREAM_ARN)
 
 
 async def notes_of(store, owner, counter):
@@ -344,3 +355,33 @@ async def test_who_is_given_a_lease_back_notes_again():
     await first.begin(a_hold("first", 3))
     await first.write_note(a_note(crashes=3))
     assert await first.note(key(0)) == a_note(crashes=3)
+
+
+@pytest.mark.parametrize("noted_before", [False, True])
+@virtual
+async def test_a_note_that_lands_behind_its_close_charges_nobody(noted_before):
+    """Found by the simulation: a write without an answer landed when its call had returned."""
+    store = MemoryStateStore()
+    notes = await notes_of(store, ME, 1)
+    if noted_before:
+        await notes.write_note(a_note(crashes=0))
+        await notes.close_note(a_note(crashes=0))
+    await notes.note(key(0))
+    before = store.documents.get(("note", key(0)))
+    version = before and before.version
+    await notes.close_note(a_note(crashes=1))
+    body = msgspec.to_builtins(replace(a_note(crashes=1), stamp=Stamp(owner=ME, stood="x")))
+    await store.write("note", key(0), body, expected_version=version)
+    assert not store.documents["note", key(0)].body["is_open"]
+
+
+@pytest.mark.parametrize("owner", [ME, "another"])
+@virtual
+async def test_a_close_leaves_what_was_written_since(owner):
+    store = MemoryStateStore()
+    notes, later = await notes_of(store, ME, 1), await notes_of(store, owner, 2)
+    await notes.write_note(a_note(crashes=1))
+    await later.note(key(0))
+    await later.write_note(a_note(crashes=2))
+    await notes.close_note(a_note(crashes=1))
+    assert await later.note(key(0)) == a_note(crashes=2)

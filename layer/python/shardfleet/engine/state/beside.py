@@ -27,6 +27,7 @@ from which a lease at LATEST is read: an older one repeats, and a newer one woul
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -187,31 +188,40 @@ class LeaseNotes:
         What another owner has written since this one read or wrote it stays: who finds that was
         frozen, and holds the lease no more.
         """
-        key = note.lease_key
-        known = self._noted.get(key)
+        known = self._noted.get(note.lease_key)
 
         def is_a_later_owners(document: Document) -> bool:
-            found = read_as(NOTE, document).body
-            stamp = None if found is None else found.stamp
-            is_anothers = stamp is None or stamp.owner != self._worker_id
-            return is_anothers and known is not None and document.version > known
+            is_later = known is not None and document.version > known
+            return is_later and self._own(document) is None
 
-        body = msgspec.to_builtins(self._stamped(note))
-        name = body.pop("lease_key")
-        version = await self._state.overwrite(NOTE, name, body, unless=is_a_later_owners)
-        if version is not None:
-            self._noted[key] = version
+        await self._overwrite_note(note, unless=is_a_later_owners)
 
     async def close_note(self, note: CrashNote) -> None:
-        """Close a crash note of this worker that is still as it was written, whenever it was."""
-        found = await self._state.store.get(NOTE, note.lease_key)
-        if found is None or found.body is None or found.body.stamp is None:
-            return
-        is_its_own = found.body.stamp.owner == self._worker_id
-        if is_its_own and replace(found.body, stamp=None) == note:
-            body = {**msgspec.to_builtins(found.body), "is_open": False}
-            name = body.pop("lease_key")
-            await self._state.store.raw.write(NOTE, name, body, expected_version=found.version)
+        """
+        Close a crash note that this worker began, whether or not it is known to be there.
+
+        A write of it without an answer may still land, and is refused then. What somebody else, or
+        this worker's next turn, has written stays.
+        """
+        known = self._noted.get(note.lease_key)
+
+        def is_anothers(document: Document) -> bool:
+            return document.version != known and self._own(document) != note
+
+        await self._overwrite_note(replace(note, is_open=False), unless=is_anothers)
+
+    async def _overwrite_note(self, note: CrashNote, *, unless: Callable[[Document], bool]) -> None:
+        body = msgspec.to_builtins(self._stamped(note))
+        name = body.pop("lease_key")
+        version = await self._state.overwrite(NOTE, name, body, unless=unless)
+        if version is not None:
+            self._noted[name] = version
+
+    def _own(self, document: Document) -> CrashNote | None:
+        """Return a crash note without its stamp; None: this worker has not written it."""
+        found = read_as(NOTE, document).body
+        is_own = found and found.stamp and found.stamp.owner == self._worker_id
+        return replace(found, stamp=None) if found and is_own else None
 
     async def recall(self, kind: DocumentKind[T], lease_key: str) -> tuple[T | None, int | None]:
         """
