@@ -69,7 +69,7 @@ async def clicks_fleet(state):
     if state == "begun":
         _begin(leases.leases)
     if state == "spoiled":
-        await _spoil(documents.store)
+        await _spoil(documents.store.raw)
     fleet = memory_access(CONFIG, leases=leases, state=documents, stream=stream, clock=clock)
     if state == "java":
         await _with_java(fleet)

@@ -128,6 +128,8 @@ def _seed(state, seed):
         virtual_ms=545_000,
         calls={"get_records": 19_707},
         faults={"kill": 1_070},
+        commands={"rewind": 2},
+        config=CONFIG,
         records=900,
         repetitions=12,
         reshards=10,
