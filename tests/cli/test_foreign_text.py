@@ -172,6 +172,7 @@ CALLS = {
     "redrive": [["--from", "{text}"], ["--from", "{text}", "--yes"]],
     "migrate": [["--from-java", "--dry-run"], ["--to-java", "--yes", "--wait", "0"]],
     "simulate": [["--seeds", "1"]],
+    "work": [["--stream", "{text}", "--application", "{text}", "--handler", "{text}"]],
     "init": [["Clicks"]],
     "template": [["--app", "{here}", "--out", "{here}/plain"]],
     "local run": [["--handler", "a:b", "--input", "{input}", "--rejects"]],
@@ -272,6 +273,7 @@ def hostile(monkeypatch, tmp_path):
         monkeypatch.setenv("COLUMNS", "20000")
         monkeypatch.setattr(fleet_access, "_opened", fleet)
         monkeypatch.setattr(fleet_access, "_opened_table", table)
+        monkeypatch.setattr(fleet_access, "application_config", lambda _: None)
         monkeypatch.setattr(position, "opened_stream", stream)
         monkeypatch.setattr(fleet_access.asyncio, "run", run_virtual)
         monkeypatch.setattr(cost, "around_of", lambda _stack: AROUND)

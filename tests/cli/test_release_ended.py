@@ -119,7 +119,7 @@ async def test_the_children_that_it_would_get_are_named_and_a_torn_listing_is_to
         state=FleetState(store, clock),
         stream=stream,
         clock=clock,
-        config=SimpleNamespace(failover_ms=10_000),
+        config=SimpleNamespace(failover_ms=10_000, stream_arn="arn"),
     )
     assert ", ".join(children) in "\n".join(await preview_of_end(fleet, [parent], person="ada"))
     stream.forget_shard(children[0])
