@@ -168,7 +168,7 @@ def test_a_cursor_tells_the_same_gap_over_each_source(on_bench):
         reader = bench.reader(start, witness=first, complete_before_ms=0)
         with pytest.raises(PositionTrimmed, match="records behind it may be lost"):
             await read(bench, reader, 1)
-        reader.accept_gap()
+        reader.cursor.accept_gap()
         assert await read(bench, reader, 4) == numbers(1, 5)
 
     on_bench(scenario)

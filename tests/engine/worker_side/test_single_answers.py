@@ -12,13 +12,14 @@ from functools import cache
 
 import pytest
 
+from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.refusals import DOUBTED_MS, RefusalKind
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import TurnOutcome
 from shardfleet.events.delivery import ConsumerFailed
 from shardfleet.events.worker import TurnFailed
 from tests.engine.single_answers import KINDS, LANDED, Fault
-from tests.engine.worker_side.worker_kit import World, key
+from tests.engine.worker_side.worker_kit import MEMORY_STREAM_ARN, World, key
 from tests.virtual import virtual
 
 SHARDS, ILL, ENDING = 4, 1, 3
@@ -129,7 +130,8 @@ def test_a_right_that_stays_missing_ends_the_turn_with_its_name_once_it_is_belie
 
 def test_an_answer_that_stays_stops_its_shard_and_no_other():
     """No table knows the code: after a minute the shard rests, longer each time, and is told."""
-    fault = Fault(f"source.page {key(ILL)}", RefusalKind.ODD, lasts=True, from_ms=UNDER_WAY_MS)
+    ill = ShardRef(MEMORY_STREAM_ARN, key(ILL))
+    fault = Fault(f"source.page {ill}", RefusalKind.ODD, lasts=True, from_ms=UNDER_WAY_MS)
     life, outcome = played(fault, turn_ms=150_000)
     assert outcome is TurnOutcome.CONTINUE
     assert life.world.told(ConsumerFailed)

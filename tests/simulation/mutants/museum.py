@@ -137,8 +137,8 @@ MUSEUM = (
         "§8 row 6, KCL #1080",
         (
             POINTER,
-            "for parent in lease.parent_shard_ids:",
-            "for parent in lease.parent_shard_ids[:1]:",
+            "for parent_id in lease.parent_shard_ids:",
+            "for parent_id in lease.parent_shard_ids[:1]:",
         ),
         (
             ASSIGNMENT,

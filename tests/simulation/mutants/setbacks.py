@@ -52,7 +52,7 @@ SETBACKS = (
             "shardfleet_ops/operate/pause.py",
             (
                 "            await raise_generation("
-                "self.state.store, key, now_ms=self.clock.now_ms())\n"
+                "self.state.store.raw, key, now_ms=self.clock.now_ms())\n"
             ),
             "",
         ),

@@ -35,7 +35,10 @@ NOT_DRAWN: Mapping[str, tuple[str, ...]] = {
 }
 """Options that are the same in each simulated fleet, by the reason."""
 
-COMMANDS_NOT_DRAWN: Mapping[str, str] = {"acceptance": "it deploys a stack to an account"}
+COMMANDS_NOT_DRAWN: Mapping[str, str] = {
+    "acceptance": "it deploys a stack to an account",
+    "work": "it is a process of a fleet, and no command to one",
+}
 """Commands that write and that no person in a simulation runs, with the reason."""
 
 
