@@ -25,8 +25,8 @@ def is_shared(fleet):
 
 def disturb(fleet, number):
     """Kill or roll one process, the leader each third time, and start another one for it."""
-    shares = fleet.shares()
-    pid = fleet.leader() if number % 3 == 0 else sorted(shares)[number % len(shares)]
+    pids = sorted(pid for pid in fleet.shares() if pid is not None)  # A lease may be on its way.
+    pid = fleet.leader() if number % 3 == 0 else pids[number % len(pids)]
     owners, hosts = fleet.owners(), fleet.hosts()
     theirs = {int(key[-3:]) for key, owner in owners.items() if hosts.get(owner) == pid}
     is_kill, repeats, began = number % 2 == 0, fleet.repeats(), time.time()
