@@ -97,7 +97,7 @@ def snapshot_of(fleet):
     return TurnSnapshot(
         at_ms=NOW,
         reading=reading,
-        watching=reading,
+        began_ms=NOW,
         survey=Survey(leases=tuple(leases)),
         slots=slots,
         shards=shards,

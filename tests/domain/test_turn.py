@@ -38,7 +38,7 @@ def a_config(**options):
 def a_snapshot(*leases, **options):
     reading = Reading(began_ms=NOW, ended_ms=NOW)
     survey = Survey(leases=tuple(a_lease(text) for text in leases))
-    values = {"reading": reading, "watching": reading, "survey": survey, "shards": SHARDS}
+    values = {"reading": reading, "began_ms": NOW, "survey": survey, "shards": SHARDS}
     return TurnSnapshot(at_ms=NOW, **values | {"slots": [RUNNING]} | options)
 
 

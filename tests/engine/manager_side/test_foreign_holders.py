@@ -179,9 +179,9 @@ async def test_a_forecast_starts_none_either():
     await fleet.begin()
     now_ms = fleet.clock.now_ms()
     snapshot = TurnSnapshot(
+        began_ms=now_ms,
         at_ms=now_ms,
         reading=Reading(began_ms=now_ms, ended_ms=now_ms),
-        watching=Reading(began_ms=now_ms, ended_ms=now_ms),
         survey=Survey(leases=tuple(fleet.leases.leases.values())),
         shards=SIXTEEN,
     )

@@ -48,7 +48,7 @@ def a_snapshot(owners, slots, **options):
     return TurnSnapshot(
         at_ms=NOW,
         reading=reading,
-        watching=reading,
+        began_ms=NOW,
         survey=survey,
         slots=slots,
         shards=shards,

@@ -77,6 +77,60 @@ async def test_nobody_is_robbed_when_the_clock_jumps_while_the_table_is_read(by_
     assert all(turn.expired_leases == 0 for turn in fleet.named("ManagerTurnDone"))
 
 
+class JumpingClock(VirtualClock):
+    """A wall clock that is set by so much between two of the times that it is read."""
+
+    def __init__(self, *, by_ms, after):
+        super().__init__()
+        self.by_ms, self.left = by_ms, after
+
+    def now_ms(self):
+        self.left -= 1
+        if self.left == 0:
+            self.start_ms += self.by_ms
+        return super().now_ms()
+
+
+async def expired_after_jump(*, by_ms, after, runs):
+    """Return what expires in two invocations, and how often the first one reads its clock."""
+    fleet = Fleet(leases_per_worker=4, min_workers=2)
+    fleet.clock = JumpingClock(by_ms=by_ms, after=0)
+    fleet.state = FleetState(fleet.store, fleet.clock)
+    fleet.manager = LeaseManager(fleet.config, fleet.ports())
+    await running_fleet(fleet)
+    keys, reads = list(fleet.leases.leases), []
+    fleet.clock.left = after
+    for _ in range(2):
+        manager = LeaseManager(fleet.config, fleet.ports())
+        for turn in range(runs):
+            # Of three leases one is renewed: the others are when the manager does not look.
+            fleet.renew(*keys[turn % 3 :: 3])
+            await manager.turn()
+            await fleet.clock.sleep_ms(1_500)
+            await manager.losses.look()
+        await manager.losses.remember()
+        reads.append(after - fleet.clock.left)
+    return sum(turn.expired_leases for turn in fleet.named("ManagerTurnDone")), reads[0]
+
+
+@pytest.mark.parametrize("by_ms", [-HOUR_MS, -60_000, 20_000, 60_000, 170_000, HOUR_MS])
+def test_wherever_in_an_invocation_the_clock_is_set_nobody_who_renews_is_robbed(by_ms):
+    """
+    Whatever by: a jump is known by which reading of the clock is the first one behind it.
+
+    Each lease is renewed each 4.5 s at the least, of a failover time of 10 s. Between two
+    invocations three minutes tell a wrong clock from a manager that was late (E7).
+    """
+
+    @virtual
+    async def run(after, runs=4):
+        return await expired_after_jump(by_ms=by_ms, after=after, runs=runs)
+
+    _, reads = run(0)
+    assert reads > 15
+    assert [after for after in range(1, reads + 1) if run(after)[0]] == []
+
+
 @pytest.mark.parametrize("by_ms", [-HOUR_MS, HOUR_MS, 0])
 @virtual
 async def test_a_lost_owner_is_found_within_one_invocation_whoever_s_clock_is_wrong(by_ms):

@@ -19,6 +19,7 @@ NOTES, EXPIRY, POSITION = (
     "domain/leases/expiry.py",
     "engine/shard/start.py",
 )
+LOSSES = "engine/manager/losses.py"
 CURSOR, UPKEEP = "domain/reading/cursor.py", "engine/manager/slots.py"
 PAGES, DISPATCH = "domain/reading/pages.py", "engine/shard/dispatch.py"
 GONE, TURN = "domain/stream/gone_shards.py", "domain/turn.py"
@@ -292,9 +293,9 @@ HAZARDS = (
         "no skew between two managers' clocks is allowed for",
         "H15",
         (
-            EXPIRY,
-            "reading.began_ms - reading.skew_ms - failover_ms\n",
-            "reading.began_ms - failover_ms\n",
+            LOSSES,
+            "self._skew_ms - self._behind_ms()\n",
+            "-self._behind_ms()\n",
         ),
         arena="changing managers",
     ),

@@ -236,10 +236,13 @@ class _Future:
             )
         # Silent for long enough to be examined, and its leases for long enough to be expired.
         (slot,) = found
-        before_ms = self._snapshot.at_ms - 2 * self._silent_ms - self._config.start_allowance_ms
+        silent_ms = 2 * self._silent_ms + self._config.start_allowance_ms
+        before_ms = self._snapshot.at_ms - silent_ms
         self._slots[slot.slot_id] = replace(slot, heartbeat_ms=before_ms)
         lost = {
-            lease.lease_key: Sighting(lease.lease_counter, slot.worker_id, before_ms)
+            lease.lease_key: Sighting(
+                lease.lease_counter, slot.worker_id, self._snapshot.reading.began_ms - silent_ms
+            )
             for lease in self.leases.values()
             if lease.effective_owner == slot.worker_id and not lease.is_finished
         }
@@ -413,6 +416,7 @@ class _Future:
         reading, evidence = snapshot.reading, snapshot.evidence
         return replace(
             snapshot,
+            began_ms=snapshot.began_ms + cycle_ms,
             at_ms=snapshot.at_ms + cycle_ms,
             reading=replace(
                 reading,
@@ -421,7 +425,6 @@ class _Future:
             ),
             evidence=evidence and replace(evidence, suspicions=plan.suspicions),
             sightings=plan.losses.sightings,
-            watched={},
             handovers=plan.losses.handovers,
             naps=[nap for nap in snapshot.naps if nap.lease_key not in plan.sleepers.woken],
             foreign=plan.sleepers.foreign,

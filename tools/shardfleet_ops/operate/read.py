@@ -16,6 +16,7 @@ from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.domain.stream.shards import Shard
 from shardfleet.domain.turn import TurnSnapshot
 from shardfleet.engine.manager.history import History
+from shardfleet.engine.manager.losses import LossWatch
 from shardfleet.engine.manager.observe import Observer
 from shardfleet.engine.manager.spending import RegimeRecord
 from shardfleet.engine.ports import Clock, Entropy, LeaseStore, StreamDirectory
@@ -156,7 +157,10 @@ async def read_snapshot(
         Throttled: a table or the stream refused; try again.
 
     """
-    observer = Observer(config, leases=leases, state=state, stream=stream, clock=clock)
+    losses = LossWatch(config, leases=leases, state=state, clock=clock)
+    observer = Observer(
+        config, leases=leases, state=state, stream=stream, clock=clock, losses=losses
+    )
     snapshot, incarnation = await observer.observe(), await state.known_incarnation()
     regime = await RegimeRecord(state.store).read() if config.budget_cents_per_day else None
     snapshot = replace(

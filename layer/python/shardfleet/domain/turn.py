@@ -89,9 +89,9 @@ class TurnSnapshot(Struct, frozen=True, kw_only=True):
     All that a turn is planned by, as read in this order: leases, shards, slots, the rest.
 
     Attributes:
+        began_ms: when reading began, epoch milliseconds.
         at_ms: when all was read, epoch milliseconds.
-        reading: when the lease table was read, by the wall clock.
-        watching: the same by this process's monotonic clock.
+        reading: when the lease table was read, by the clock of the sightings.
         survey: of the lease table; what is foreign by the listing is set apart.
         service_ms: the time by the stream's own clock just before, epoch milliseconds; None: it
             did not say.
@@ -102,8 +102,7 @@ class TurnSnapshot(Struct, frozen=True, kw_only=True):
         slots: all slot records that can be read.
         unreadable_slots: ids of the others: they are not started again, and who has claimed one
             goes on as long as it renews its leases.
-        sightings: of leases, as kept by the turns before.
-        watched: the same by this very process, by its monotonic clock.
+        sightings: of leases, until the turn before.
         handovers: lease key to what was pending.
         pauses: what is paused.
         naps: where workers stood in shards that had nothing to read.
@@ -121,9 +120,9 @@ class TurnSnapshot(Struct, frozen=True, kw_only=True):
 
     """
 
+    began_ms: int
     at_ms: int
     reading: Reading
-    watching: Reading
     survey: Survey
     shards: Iterable[Shard]
     listed_at_initial: Sequence[Shard] | None = None
@@ -132,7 +131,6 @@ class TurnSnapshot(Struct, frozen=True, kw_only=True):
     slots: Sequence[Slot] = ()
     unreadable_slots: Collection[str] = ()
     sightings: Mapping[str, Sighting] = field(default_factory=dict)
-    watched: Mapping[str, Sighting] = field(default_factory=dict)
     handovers: Mapping[str, Handover] = field(default_factory=dict)
     pauses: Pauses = field(default_factory=Pauses)
     naps: Sequence[Nap] = ()
@@ -156,7 +154,6 @@ class Losses(Struct, frozen=True, kw_only=True):
 
     Attributes:
         sightings: to be kept.
-        watched: the same by the monotonic clock.
         graces: lease key to extra grace, ms, for assignments that are not renewed yet (H16).
         expired: keys of leases whose owner is lost.
         handovers: what is pending, to be kept.
@@ -165,7 +162,6 @@ class Losses(Struct, frozen=True, kw_only=True):
     """
 
     sightings: Mapping[str, Sighting]
-    watched: Mapping[str, Sighting]
     graces: Mapping[str, int]
     expired: frozenset[str]
     handovers: Mapping[str, Handover]
@@ -389,16 +385,15 @@ def _losses(config: FleetConfig, snapshot: TurnSnapshot) -> Losses:
         for key in slot.assigned
     }
     ours = {slot.worker_id for slot in snapshot.slots}
-    look = partial(
-        sighted,
-        leases=leases,
+    sightings, expired = sighted(
+        snapshot.sightings,
+        leases,
+        reading=snapshot.reading,
         failover_ms=config.failover_ms,
         graces=graces,
         slow=slow_to_begin(snapshot.kcl3, ours=ours, now_ms=snapshot.at_ms),
     )
-    sightings, expired = look(snapshot.sightings, reading=snapshot.reading)
-    watched, seen_to_expire = look(snapshot.watched, reading=snapshot.watching)
-    expired |= seen_to_expire | orphans(leases, snapshot.slots)
+    expired |= orphans(leases, snapshot.slots)
     handovers = pending_handovers(
         snapshot.handovers,
         leases,
@@ -414,7 +409,6 @@ def _losses(config: FleetConfig, snapshot: TurnSnapshot) -> Losses:
     )
     return Losses(
         sightings=sightings,
-        watched=watched,
         graces=graces,
         expired=expired,
         handovers=handovers,
@@ -587,11 +581,11 @@ def _migrates(snapshot: TurnSnapshot) -> Direction | None:
 
 def _led(snapshot: TurnSnapshot, leases: Iterable[Lease], losses: Losses) -> frozenset[str]:
     """Return the leases that the KCL's leader gives out: all but those it has forgotten."""
-    since_ms = {key: seen.first_seen_ms for key, seen in losses.sightings.items()}
+    sightings, now_ms = losses.sightings, snapshot.reading.ended_ms
     return frozenset(
-        lease.lease_key
-        for lease in leases
-        if snapshot.at_ms - since_ms.get(lease.lease_key, snapshot.at_ms) <= LEADERLESS_MS
+        key
+        for key in (lease.lease_key for lease in leases)
+        if key not in sightings or now_ms - sightings[key].first_seen_ms <= LEADERLESS_MS
     )
 
 

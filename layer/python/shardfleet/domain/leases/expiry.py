@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.domain.leases.lease import Lease
 
@@ -170,16 +171,17 @@ def in_step(
     return kept if now_ms - newest_ms <= apart_most_ms else {}
 
 
-def earliest(
-    sightings: Mapping[str, Sighting], others: Mapping[str, Sighting]
-) -> dict[str, Sighting]:
-    """Return the sightings, of the same counter and owner the earlier one of the two."""
+def by_another_clock(sightings: Mapping[str, Sighting], *, ahead_ms: int) -> dict[str, Sighting]:
+    """
+    Return the sightings, each first seen at the same moment by another clock.
+
+    Args:
+        sightings: by one clock.
+        ahead_ms: what the other one shows more at any moment, milliseconds.
+
+    """
     return {
-        key: other
-        if (other := others.get(key)) is not None
-        and (other.counter, other.owner) == (seen.counter, seen.owner)
-        and other.first_seen_ms < seen.first_seen_ms
-        else seen
+        key: replace(seen, first_seen_ms=seen.first_seen_ms + ahead_ms)
         for key, seen in sightings.items()
     }
 

@@ -215,7 +215,7 @@ class TurnHistory:
         if len(plan.leases) <= LEASES_MOST:
             made = {entry.subject for entry in done if entry.what is Happening.CREATED}
             as_read = [lease for lease in plan.leases if lease.lease_key not in made]
-            slots, began_ms = plan.snapshot.slots, plan.snapshot.reading.began_ms
+            slots, began_ms = plan.snapshot.slots, plan.snapshot.began_ms
             # What cannot be read has not gone.
             places = self._places
             if unreadable := plan.unreadable.reasons:

@@ -1,22 +1,20 @@
 """
 Owners that are lost are noticed between turns: by what this very process has seen of their leases.
 
-A turn's sightings are kept in the fleet state, so that they outlive an invocation (E2, E3); those
-here are taken more often, cost no write, and need no allowance for the clocks of other managers,
-because they are all of one monotonic clock. What expires by them is assigned under the same
-condition (L4). At the end of an invocation they are kept, too: else the next one, which knows only
-those of the last turn, would see the last renewal of a lost owner for the first time, and give it
-the whole failover time again.
+Who is lost is judged by one monotonic clock, in turns and between them: wall clocks are set, and
+two sightings on either side of that tell no age. The wall clock is for what outlives an invocation
+(E2): there it is written, and read once, by the next one's first turn, with an allowance for the
+clocks of two managers (E3). It is written at the end of an invocation, too: else the next one,
+which knows only those of the last turn, would see the last renewal of a lost owner for the first
+time, and give it the whole failover time again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from msgspec.structs import replace
-
 from shardfleet.config import KEPT_MOST_MS, FleetConfig
-from shardfleet.domain.leases.expiry import Reading, Sighting, earliest, in_step, sighted
+from shardfleet.domain.leases.expiry import Reading, Sighting, by_another_clock, in_step, sighted
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.turn import TurnPlan
 from shardfleet.engine.ports import Clock, LeaseStore
@@ -39,28 +37,33 @@ class LossWatch:
         self._state = state
         self._clock = clock
         self._sightings: dict[str, Sighting] = {}
+        self._learned: Mapping[str, Sighting] | None = None
         self._graces: Mapping[str, int] = {}
         self._foreign: frozenset[str] = frozenset()
         self._told: frozenset[tuple[str, int]] = frozenset()
         self._looked_ms = clock.monotonic_ms()
 
     def learn(self, kept: Mapping[str, Sighting]) -> Mapping[str, Sighting]:
-        """Take over what was kept of leases not seen here yet, with the skew on top; return all."""
-        behind_ms = self._behind_ms() - self._skew_ms
-        learned = {
-            key: replace(seen, first_seen_ms=seen.first_seen_ms - behind_ms)
-            for key, seen in kept.items()
-            if key not in self._sightings
-        }
-        self._sightings = learned | self._sightings if learned else self._sightings
+        """
+        Return what was seen here; at first what was kept by others, with the skew on top.
+
+        Args:
+            kept: by the wall clocks of the invocations before.
+
+        """
+        if self._learned is None:
+            now_ms, ahead_ms = self._clock.now_ms(), self._skew_ms - self._behind_ms()
+            kept = in_step(kept, now_ms=now_ms, apart_most_ms=KEPT_MOST_MS)
+            self._learned = by_another_clock(kept, ahead_ms=ahead_ms)
+            self._sightings = {**self._learned, **self._sightings}
         return self._sightings
 
     async def keep(self, plan: TurnPlan) -> None:
         """Keep a turn's sightings, here and for the next invocation."""
-        self._sightings, self._graces = dict(plan.losses.watched), plan.losses.graces
+        self._sightings, self._graces = dict(plan.losses.sightings), plan.losses.graces
         self._foreign = frozenset(e.lease_key for e in plan.snapshot.survey.foreign_leases)
-        self._looked_ms = plan.snapshot.watching.ended_ms
-        await self._state.write_sightings(plan.losses.sightings)
+        self._looked_ms = plan.snapshot.reading.ended_ms
+        await self._state.write_sightings(self._by_wall_clock())
 
     def _note(self, leases: Sequence[Lease], *, began_ms: int, ended_ms: int) -> frozenset[str]:
         """Take a reading in, by the monotonic clock; return the keys whose owner is lost."""
@@ -82,18 +85,17 @@ class LossWatch:
             Throttled, OutcomeUnknown: a loss may be seen later.
 
         """
+        if self._sightings:
+            await self._state.write_sightings(self._by_wall_clock())
+
+    def _by_wall_clock(self) -> Mapping[str, Sighting]:
+        """Return what is known here for others; the skew on what was learned is not passed on."""
+        learned, own = self._learned or {}, self._sightings
+        still = {key: seen for key, seen in own.items() if learned.get(key) == seen}
         behind_ms = self._behind_ms()
-        own = {
-            key: replace(seen, first_seen_ms=seen.first_seen_ms + behind_ms)
-            for key, seen in self._sightings.items()
-        }
-        if own:
-            kept = in_step(
-                await self._state.sightings(),
-                now_ms=self._clock.now_ms(),
-                apart_most_ms=KEPT_MOST_MS,
-            )
-            await self._state.write_sightings(earliest(own, kept))
+        return by_another_clock(own, ahead_ms=behind_ms) | by_another_clock(
+            still, ahead_ms=behind_ms - self._skew_ms
+        )
 
     def _behind_ms(self) -> int:
         """Return what is to be added to the monotonic clock for the wall clock."""

@@ -12,15 +12,16 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from shardfleet.config import INITIAL, KEPT_MOST_MS, FleetConfig
+from shardfleet.config import INITIAL, FleetConfig
 from shardfleet.domain.balance.loads import Loads
 from shardfleet.domain.balance.strategy import STRATEGIES
-from shardfleet.domain.leases.expiry import Reading, in_step
+from shardfleet.domain.leases.expiry import Reading
 from shardfleet.domain.leases.foreign_leases import set_apart
 from shardfleet.domain.leases.holes import Evidence
 from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
+from shardfleet.engine.manager.losses import LossWatch
 from shardfleet.engine.ports import Clock, LeaseStore, ListingFilter, StateStore, StreamDirectory
 from shardfleet.engine.state.documents import Documents
 from shardfleet.engine.state.fleet_state import MANAGER, FleetState
@@ -48,13 +49,15 @@ class Observer:
         state: FleetState,
         stream: StreamDirectory,
         clock: Clock,
+        losses: LossWatch,
     ) -> None:
-        """Keep the ports."""
+        """Keep the ports, and who knows since when counters stand still."""
         self._config = config
         self._leases = leases
         self._state = state
         self._stream = stream
         self._clock = clock
+        self._losses = losses
         self._listed: Sequence[Shard] = ()
         self._graph = ShardGraph(())
 
@@ -67,13 +70,9 @@ class Observer:
 
         """
         clock, state = self._clock, self._state
-        started_ms, began_ms = clock.now_ms(), clock.monotonic_ms()
+        began_ms, reading_ms = clock.now_ms(), clock.monotonic_ms()
         survey = await self._leases.survey()
-        # A clock that went back meanwhile would make what is new older than the failover time (E3).
-        ended_ms = clock.now_ms()
-        started_ms, skew_ms = min(started_ms, ended_ms), self._config.clock_skew_ms
-        reading = Reading(began_ms=started_ms, ended_ms=ended_ms, skew_ms=skew_ms)
-        watching = Reading(began_ms=began_ms, ended_ms=clock.monotonic_ms())
+        reading = Reading(began_ms=reading_ms, ended_ms=clock.monotonic_ms())
         graph = self._graph_of(await self._stream.list_shards())
         sightings, missed = await state.sightings(), await GoneRecord(state.store).missed()
         survey = set_apart(survey, graph, missed=missed, known=sightings.keys())
@@ -88,16 +87,16 @@ class Observer:
         versions |= {(PACE, MANAGER): paced.version} if paced else {}
         loads = await state.loads() if STRATEGIES[self._config.assignment].by_load else Loads()
         return TurnSnapshot(
+            began_ms=began_ms,
             at_ms=clock.now_ms(),
             reading=reading,
-            watching=watching,
             survey=survey,
             shards=graph,
             listed_at_initial=listed,
             finished=await state.finished(),
             slots=[found.body for found in slots if found.body],
             unreadable_slots=[found.id for found in slots if not found.body],
-            sightings=in_step(sightings, now_ms=started_ms, apart_most_ms=KEPT_MOST_MS),
+            sightings=self._losses.learn(sightings),
             handovers=handovers,
             pauses=pauses,
             naps=[nap for nap, _ in naps],

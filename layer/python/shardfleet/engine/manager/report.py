@@ -93,7 +93,7 @@ async def report_turn(
         slots_wanted=plan.slots.wanted,
         slots_running=running,
         slots_missing=max(0, plan.slots.wanted - running),
-        duration_ms=report.at_ms - snapshot.reading.began_ms,
+        duration_ms=report.at_ms - snapshot.began_ms,
     )
     events.emit(done)
     return done

@@ -125,10 +125,12 @@ class LeaseManager:
         leases, events = ports.leases, ports.events
         stream, clock = ports.stream, ports.clock
         self._regimes = RegimeKeeper(config, store=state.store, clock=clock, events=events)
-        self._observer = Observer(config, leases=leases, state=state, stream=stream, clock=clock)
+        self.losses = LossWatch(config, leases=leases, state=state, clock=clock)
+        self._observer = Observer(
+            config, leases=leases, state=state, stream=stream, clock=clock, losses=self.losses
+        )
         reading = ReadPorts(source=ports.source, clock=clock, events=events, patience=patience)
         self.prober = Prober(config, state=state, ports=reading)
-        self.losses = LossWatch(config, leases=leases, state=state, clock=clock)
         self._upkeep = SlotUpkeep(
             config, state=state, launcher=ports.launcher, clock=clock, events=events
         )
@@ -191,7 +193,6 @@ class LeaseManager:
                 survey,
                 ours={slot.worker_id for slot in snapshot.slots},
             ),
-            watched=self.losses.learn(snapshot.sightings),
             is_thrifty=self._regimes.name is not Regime.EAGER,
             rebalance=self._turns % config.rebalance_turns == 0,
             draw=self._ports.entropy.token() if STRATEGIES[config.assignment].draws else "",
