@@ -46,18 +46,24 @@ class SimulatedSpark:
     One query over one stream.
 
     `crash` is the probability that the driver dies at each step, or that a task fails.
-    `reader` replaces how a task reads (the control experiment).
+    `reader` replaces how a task reads (the control experiment). `unasked` is the probability that
+    nobody asks for the rows of a partition, as `take` does in a `foreachBatch`; a task of it that
+    was begun all the same may seal when the batch has long been committed.
     """
 
     # Whether a batch that is read again may have lost rows; its sink knows the batch by its number.
     may_lose = False
 
-    def __init__(self, seed, *, crash=0.1, with_store=True, limits=None, reader=None):
+    def __init__(self, seed, *, crash=0.1, unasked=0.0, with_store=True, limits=None, reader=None):
         self.rng = random.Random(seed)
         self.clock = VirtualClock()
         self.stream = MemoryStream(self.clock, shards=3)
         self.store = MemorySealStore() if with_store else None
         self.crash = crash
+        self.unasked = unasked
+        self._asked_from = 1 << 30
+        self._passed = -1  # the last batch after which a driver was asked for another one
+        self._asking = random.Random(f"asking {seed}").random()
         self.limits = limits or BatchLimits(partitions=2, fetch_ms=50, records_per_shard=20)
         self.offsets = []  # end offsets as JSON text
         self.committed = 0
@@ -102,12 +108,14 @@ class SimulatedSpark:
     async def drain(self):
         """Read what is left, without crashes, until several triggers brought nothing."""
         self.crash, idle, driver = 0.0, 0, self.driver()
+        self._asked_from = len(self.offsets)
         self.last = driver
         while idle < 20:
             before = len(self.offsets)
             await self._trigger(driver)
             idle = idle + 1 if len(self.offsets) == before else 0
             await self.clock.sleep_ms(200)
+        self._passed = len(self.offsets)
         await asyncio.gather(*self._late, return_exceptions=True)
 
     async def planned(self, driver):
@@ -160,6 +168,7 @@ class SimulatedSpark:
             initial = json.dumps(await driver.initial()) if not self.offsets else ""
             start = self.offsets[-1] if self.offsets else initial
             end = json.dumps(await driver.latest(json.loads(start)))
+            self._passed = len(self.offsets) - 1
             await self.planned(driver)
             if json.loads(end) == json.loads(start) and self.offsets:
                 return
@@ -174,7 +183,10 @@ class SimulatedSpark:
         start = json.loads(self.offsets[batch - 1]) if batch else {"v": 1}
         partitions = {}
         for index, planned in enumerate(await driver.partitions(start, end)):
-            partitions[index] = await self._task(planned)
+            if self._is_asked(batch, index):
+                partitions[index] = await self._task(planned)
+            elif self.rng.random() < 0.5:
+                self._late.add(asyncio.ensure_future(self._zombie(planned, behind=batch)))
             self._may_die()
         before = self.sink.setdefault(batch, partitions)
         assert self.may_lose or before == partitions, f"batch {batch} was not the same again"
@@ -182,6 +194,11 @@ class SimulatedSpark:
         self.committed = batch + 1
         if self.rng.random() < 0.5:
             await driver.commit(end)
+
+    def _is_asked(self, batch, index):
+        """Return what the query's own code asks for: the same when a batch is repeated."""
+        chance = random.Random(f"{self._asking} {batch} {index}").random()
+        return chance >= self.unasked or batch >= self._asked_from
 
     async def _task(self, planned):
         """Run attempts until one succeeds, some of them twice at the same time."""
@@ -203,11 +220,13 @@ class SimulatedSpark:
             sealed = await read_sealed(planned.range, self.store, ports, writer={})
         return [(each.sealed.shard_id, r.sequence_number) for each in sealed for r in each.records]
 
-    async def _zombie(self, planned):
-        """A task of a dead run: reads now, seals much later."""
+    async def _zombie(self, planned, *, behind=-1):
+        """A task of a dead run, or of rows that nobody took: reads now, seals much later."""
         ports = self.ports()
         fetched = await fetch(planned.range.ranges, planned.range.quota, ports, writer={})
         await self.clock.sleep_ms(self.rng.choice([1, 100, 2_000]))
+        while self._passed < behind:
+            await self.clock.sleep_ms(10)
         parts = planned.range.parts
         for part, seal in zip(parts, split(fetched.seal, parts), strict=True):
             self.store.stored.setdefault(part.key, seal_to_bytes(seal))

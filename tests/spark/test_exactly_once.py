@@ -61,6 +61,12 @@ def test_every_record_once_in_order_and_parents_first_whatever_dies(seed, limits
     check(run(seed, limits=limits))
 
 
+@settings(max_examples=40, phases=PHASES)
+@given(seed=SEEDS, limits=LIMITS)
+def test_rows_that_nobody_asked_for_come_later_once_and_no_late_task_takes_them_away(seed, limits):
+    check(run(seed, limits=limits, unasked=0.4))
+
+
 @settings(max_examples=20, phases=PHASES)
 @given(seed=SEEDS, limits=LIMITS)
 def test_without_a_seal_store_the_offsets_alone_make_a_batch_the_same_again(seed, limits):

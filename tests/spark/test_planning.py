@@ -50,7 +50,7 @@ def test_a_seal_moves_its_shards_and_an_absent_seal_moves_none():
     found = advance(plan, {0: seal({"shard_id": "a", **SEALED}, {"shard_id": "b"})})
 
     assert texts(found.family) == {"a": "AFTER:9:3", "b": "AFTER:5:0", "c": "TRIM_HORIZON"}
-    assert found.unsealed == (1,)
+    assert found.unread == (1,)
 
 
 def test_the_end_of_a_shard_brings_its_children_into_the_waiting_room():

@@ -232,6 +232,49 @@ async def test_purged_seals_stop_the_query_but_a_batch_that_was_never_run_does_n
         await query.driver.latest(again)
 
 
+@pytest.mark.parametrize("is_gone", [True, False])
+@within(in_query, shards=2, limits=BatchLimits(partitions=2))
+async def test_a_missing_seal_of_an_earlier_run_is_told_for_its_rows_may_come_twice(
+    query, /, is_gone
+):
+    """Whether its rows were never asked for or its seal is lost, the store cannot tell."""
+    keys = ["0", "1", "2", "3", "4", "5"]
+    for key in keys:
+        query.stream.put(key.encode(), key=key)
+    start = await query.driver.initial()
+    end = await query.driver.latest(start)
+    parts = await query.driver.partitions(start, end)
+    assert len(parts) == 2
+    for part in parts if is_gone else parts[:1]:
+        await read_sealed(part.range, query.store, query.ports, writer={})
+    if is_gone:
+        del query.store.stored[parts[1].range.parts[0].key]
+    query.restart()
+
+    again = await query.driver.latest(end)
+
+    (told,) = query.driver.report()["lost"]
+    assert "has no seal of 1 of its 2 parts" in told
+    query.stream.put(b"wakes", key="0")
+    late = await read_sealed(parts[1].range, query.store, query.ports, writer={})
+    assert [each.records for each in late] == [()]
+    assert len(await query.read(end, again)) > 0
+
+
+@within(in_query, shards=2, limits=BatchLimits(partitions=2))
+async def test_rows_that_nobody_asks_for_end_a_run_that_is_to_read_all_and_are_told(query, /):
+    for number in range(20):
+        query.stream.put(b"%d" % number, key=str(number))
+    start, batches = await query.driver.initial(), 0
+    query.driver.prepare_available_now()
+    while (end := await query.driver.latest(start)) != start and batches < 5:
+        start, batches = end, batches + 1
+    assert batches == 1
+    (told,) = query.driver.report()["lost"]
+    assert "nobody asked for any row of plan 1" in told
+    assert "2 shards" in told
+
+
 @within(in_query)
 async def test_sealed_records_that_expired_before_a_replay_stop_it(query, /):
     for number in range(5):

@@ -168,11 +168,25 @@ MARK = 99_999_999
 _LOSSES, _LOSSES_ROOM = 50_000_000, 49_000_000
 
 
+# Of a seal that the driver put in the place of a task's.
+_UNREAD: Mapping[str, str] = {"driver": "nobody had asked for these rows"}
+
+
 def in_groups(shards: Sequence[T]) -> tuple[Sequence[T], ...]:
     """Return the shards of a partition in groups of one seal each."""
     return tuple(
         shards[first : first + SHARDS_PER_SEAL] for first in range(0, len(shards), SHARDS_PER_SEAL)
     )
+
+
+def unread_seal(shards: Iterable[str]) -> Seal:
+    """Return the seal of shards of which a committed plan read nothing; their positions stay."""
+    return Seal(shards=tuple(ShardSeal(shard_id=each) for each in shards), writer=_UNREAD)
+
+
+def is_unread(seal: Seal) -> bool:
+    """Return whether a seal says that nobody had asked for its rows."""
+    return seal.writer == _UNREAD
 
 
 def executed_seals(stored: Mapping[int, bytes], *, seals: int) -> tuple[dict[int, Seal], bool]:
@@ -181,7 +195,7 @@ def executed_seals(stored: Mapping[int, bytes], *, seals: int) -> tuple[dict[int
 
     Args:
         stored: what the store has of the plan.
-        seals: how many it had; a partition that Spark never ran has none.
+        seals: how many it had; a partition that Spark never ran has none until it is closed.
 
     Raises:
         UnreadableSeal: one is damaged, or of another version.

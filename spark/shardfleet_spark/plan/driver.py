@@ -38,6 +38,7 @@ from shardfleet_spark.plan.planning import (
     carried_by_driver,
     driver_notice,
     is_converged,
+    is_unasked,
     next_token,
 )
 from shardfleet_spark.plan.probing import Hints, IdleShardProber, ProbePace
@@ -130,7 +131,7 @@ class SourceDriver:
         self._leases = leases
         # Of two processes that go on from one offset, each makes plans of its own.
         self._run = ports.entropy.token()
-        self._plans = SealedPlans(store, ports)
+        self._plans = SealedPlans(store, ports, run=self._run)
         self._clean_up = CleanUp(store, ports, run=self._run, retained=settings.plans_retained)
         self._hints = Hints()
         self._prober = IdleShardProber(ports, settings.pace, self._hints)
@@ -314,6 +315,11 @@ class SourceDriver:
             return self._after[1]
         seals, lost = await self._plans.executed(token)
         after = advance(token, seals, self._after[1].inflows)
+        if self._target_ms and is_unasked(token, after):
+            lost.append(
+                f"nobody asked for any row of plan {token.number}: the run ends before the "
+                f"{len(after.family.live)} shards that are left were read to their ends"
+            )
         after = replace(after, stats={**after.stats, "lost": [*after.stats["lost"], *lost]})
         for each in after.stats["lost"]:
             LOG.warning("data loss: %s", each)

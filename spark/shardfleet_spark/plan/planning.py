@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, PointKind, Position
 from shardfleet_spark.offsets.lineage import Family, finished
 from shardfleet_spark.offsets.plan_token import PlanToken, Quota, Stand
-from shardfleet_spark.offsets.seals import Seal, ShardSeal, check_layout
+from shardfleet_spark.offsets.seals import Seal, ShardSeal, check_layout, is_unread
 from shardfleet_spark.plan.rhythm import LEAST_MS
 from shardfleet_spark.plan.shares import (
     Inflow,
@@ -47,7 +47,7 @@ class Advanced:
         busy: live shards that certainly have more to read.
         seals: the last word of each shard of the plan.
         stats: figures for a person.
-        unsealed: seals of partitions that Spark never ran; their shards keep their stands.
+        unread: groups of which nobody asked for the rows; their shards keep their stands.
         inflows: of each live shard that was ever read, as far as this process knows.
 
     """
@@ -56,7 +56,7 @@ class Advanced:
     busy: frozenset[str]
     seals: Mapping[str, ShardSeal] = field(default_factory=dict)
     stats: Mapping[str, Any] = field(default_factory=dict)
-    unsealed: tuple[int, ...] = ()
+    unread: tuple[int, ...] = ()
     inflows: Mapping[str, Inflow] = field(default_factory=dict)
 
 
@@ -77,11 +77,11 @@ def advance(
     """
     stands, waiting = dict(token.stands), dict(token.waiting)
     by_shard: dict[str, ShardSeal] = {}
-    unsealed = []
+    unread = []
     for number, shards in enumerate(token.groups):
         seal = seals.get(number)
-        if seal is None:
-            unsealed.append(number)
+        if seal is None or is_unread(seal):
+            unread.append(number)
             continue
         check_layout(seal, shards, number=number)
         for sealed in seal.shards:
@@ -101,7 +101,7 @@ def advance(
         busy=busy,
         seals=by_shard,
         stats=stats_of(token, seals, family),
-        unsealed=tuple(unsealed),
+        unread=tuple(unread),
         inflows=_inflows_after(token, family, by_shard, before=inflows or {}),
     )
 
@@ -207,10 +207,13 @@ def is_converged(token: PlanToken, after: Advanced, target_ms: int) -> frozenset
 
     A shard has, when a plan made for this target read it to its tip, or read a record that
     arrived later. A shard that such a plan left out is told by its stand: the process that knew
-    may be gone (Spark 4.0 and 4.1 have a new one for each batch).
+    may be gone (Spark 4.0 and 4.1 have a new one for each batch). Where nobody asks for any row of
+    a plan, all that is left counts as given: the query would never end.
     """
     if token.target_ms != target_ms:
         return frozenset()
+    if is_unasked(token, after):
+        return frozenset(after.family.live)
     stands = {shard_id: after.family.stands[shard_id] for shard_id in after.family.live}
     return frozenset(
         shard_id
@@ -219,6 +222,11 @@ def is_converged(token: PlanToken, after: Advanced, target_ms: int) -> frozenset
         or stand.tip_ms >= target_ms
         or stand.arrived_ms > target_ms
     )
+
+
+def is_unasked(token: PlanToken, after: Advanced) -> bool:
+    """Return whether a committed plan had shards to read, and nobody asked for any of its rows."""
+    return bool(token.layout) and len(after.unread) == len(token.groups)
 
 
 def next_token(

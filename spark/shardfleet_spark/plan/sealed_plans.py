@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from shardfleet_spark.offsets.plan_token import PlanToken, token_from_json
@@ -21,6 +22,9 @@ from shardfleet_spark.offsets.seals import (
     executed_seals,
     needed,
     noted_losses,
+    seal_from_bytes,
+    seal_to_bytes,
+    unread_seal,
 )
 from shardfleet_spark.read.sealing import insist, lost_since
 from shardfleet_spark.read.shard_pages import DataLost, FetchPorts
@@ -35,11 +39,13 @@ class SealedPlans:
     Args:
         store: of seals; None: the offsets themselves say what was read.
         ports: the stream and the rest.
+        run: whose plans need no word where a partition of theirs was never run.
 
     """
 
-    def __init__(self, store: SealStore | None, ports: FetchPorts) -> None:
+    def __init__(self, store: SealStore | None, ports: FetchPorts, *, run: str) -> None:
         self._store = store
+        self._run = run
         self._ports = ports
         # The plan of a batch that tasks were told to read from the stream again.
         self._read_again = ""
@@ -91,7 +97,10 @@ class SealedPlans:
 
     async def executed(self, token: PlanToken) -> tuple[dict[int, Seal], list[str]]:
         """
-        Return the seals of a plan by number, and what is to be told of it, for a person.
+        Return the seals of a committed plan by number, and what is to be told of it, for a person.
+
+        What no task has sealed is closed here, unread: Spark had asked for none of those rows, and
+        a task that comes later is bound to that.
 
         Raises:
             DataLost: they are gone, and that stops the query.
@@ -111,8 +120,20 @@ class SealedPlans:
         found, is_whole = executed_seals(stored, seals=len(token.groups))
         if not is_whole:
             self._miss(token)
-        is_anew = not is_whole or token.key == self._read_anew
-        return found, [*noted_losses(stored), *([_anew(token)] if is_anew else [])]
+        told = noted_losses(stored)
+        open_groups = [number for number in range(len(token.groups)) if number not in found]
+        if not is_whole or token.key == self._read_anew:
+            told.append(_anew(token))
+        elif open_groups and token.run != self._run:
+            told.append(_open(token, len(open_groups)))
+        for number in open_groups:
+            found[number] = await self._close(store, token, number)
+        return found, told
+
+    async def _close(self, store: SealStore, token: PlanToken, number: int) -> Seal:
+        key, seal = SealKey(token.sid, token.key, number), unread_seal(token.groups[number])
+        put = partial(store.put_if_absent, key, seal_to_bytes(seal))
+        return seal_from_bytes(await insist(put, self._ports))
 
     def _miss(self, token: PlanToken) -> None:
         if self._ports.policy.fail_on_data_loss:
@@ -124,6 +145,14 @@ class SealedPlans:
                 "checkpoint location, and startingPosition where the sink stands"
             )
         LOG.warning("%s", _anew(token))
+
+
+def _open(token: PlanToken, count: int) -> str:
+    return (
+        f"plan {token.number}, which an earlier run of the query made, has no seal of {count} of "
+        f"its {len(token.groups)} parts: either nobody asked for their rows, which come now, or "
+        "these seals are gone, and their rows come twice"
+    )
 
 
 def _anew(token: PlanToken) -> str:
