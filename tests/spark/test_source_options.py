@@ -8,6 +8,7 @@ import pytest
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.errors import ConfigurationError
 from shardfleet_spark.options.columns import COLUMNS
+from shardfleet_spark.options.foreign_names import HERE
 from shardfleet_spark.options.options import described, read_options
 from shardfleet_spark.options.sink_options import SinkOptions
 from shardfleet_spark.options.source_options import BatchOptions, SourceOptions
@@ -99,7 +100,7 @@ def test_a_wrong_value_is_refused_with_what_was_found_and_what_is_allowed(name, 
     [
         ("startingPositon", "startingPosition"),
         ("failondataloss2", "failOnDataLoss"),
-        ("streamName", "stream"),
+        ("streams", "stream"),
         ("max_records_per_batch", "maxRecordsPerBatch"),
     ],
 )
@@ -177,6 +178,63 @@ def rows_of_spark_migrations():
             for line in part.splitlines():
                 if line.startswith("| ") and not line.startswith("| the connector's"):
                     yield line.split(" | ")[:2]
+
+
+def foreign_options():
+    """Yield (theirs, ours of the same row) of the migrations' tables, columns left out."""
+    for theirs, ours in rows_of_spark_migrations():
+        if not theirs.startswith("| columns"):
+            yield from (
+                (name, re.findall(r"`([a-z]\w*)`", ours))
+                for name in re.findall(r"`([a-z][\w.]*)`", theirs)
+            )
+
+
+# On the left of a row: values, not names.
+VALUES = {"latest", "trim_horizon", "earliest", "at_timestamp", "efo", "subscribeToShard."}
+# https://spark.apache.org/docs/latest/structured-streaming-kafka-integration.html
+OF_KAFKA = re.findall(
+    r"\S+",
+    """
+    assign subscribe subscribePattern kafka.bootstrap.servers startingTimestamp
+    startingOffsetsByTimestamp startingOffsets endingTimestamp endingOffsetsByTimestamp
+    endingOffsets maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions
+    maxRecordsPerPartition fetchOffset.numRetries fetchOffset.retryIntervalMs groupIdPrefix
+    kafka.group.id includeHeaders startingOffsetsByTimestampStrategy topic
+""",
+)
+
+
+def said(name):
+    """Return what is said to who gives this option, of the source or the sink."""
+    kind = SinkOptions if name.startswith("sink.") else BatchOptions
+    with pytest.raises(ConfigurationError) as refused:
+        read_options(kind, {"stream": "clicks", name: "7"})
+    return str(refused.value)
+
+
+def test_the_options_of_other_connectors_lead_to_what_they_are_here():
+    known = {each.name.lower() for kind in (BatchOptions, SinkOptions) for each in described(kind)}
+    tried = 0
+    for name, ours in foreign_options():
+        if name in VALUES or name.lower() in known:
+            continue
+        tried += 1
+        text = said(name)
+        assert "of another connector" in text, name
+        assert any(each in text for each in ours) or " not " in text, (name, ours, text)
+    assert tried > 40
+    for name in OF_KAFKA:
+        assert "of another connector" in said(name), name
+
+
+def test_every_option_that_another_connector_s_leads_to_exists():
+    known = {each.name for kind in (BatchOptions, SinkOptions) for each in described(kind)}
+    for name, text in HERE.items():
+        if text.startswith("is not"):
+            continue
+        named = set(re.findall(r"\b[a-z]+[A-Z]\w+|stream|region|endpoint|aggregate|shards\b", text))
+        assert named - known == set(), name
 
 
 def test_every_option_and_column_that_a_migration_leads_to_exists():

@@ -24,6 +24,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from shardfleet.errors import ConfigurationError
+from shardfleet_spark.options.foreign_names import said_of
 
 T = TypeVar("T")
 
@@ -157,6 +158,8 @@ def option_names(*options: type[Any]) -> frozenset[str]:
 def _unknown(name: str, known: Mapping[str, Described], *, elsewhere: set[str]) -> str:
     if name in elsewhere:
         return f"option {name} belongs to the other direction (source or sink), not to this one"
+    if said := said_of(name):
+        return f"option {name} of another connector {said}"
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     if near:
         return f"option {name} does not exist; the nearest is {known[near[0]].name}"
