@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql.datasource import DataSource
 
 from shardfleet_spark.host.collector import unsearched
-from shardfleet_spark.options.columns import ddl
+from shardfleet_spark.options.columns import schema_of
 from shardfleet_spark.options.options import option_names, read_options
 from shardfleet_spark.options.sink_options import SinkOptions
 from shardfleet_spark.options.source_options import BatchOptions, SourceOptions
@@ -41,10 +41,10 @@ class ShardfleetDataSource(DataSource):
         """Return the name to give to ``format``."""
         return "shardfleet"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """Return the columns of the source."""
         # Asked for both kinds of reading, before it is known which: the batch knows all options.
-        return ddl(self._read(BatchOptions).columns)
+        return schema_of(self._read(BatchOptions).columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, ARG002 - Spark's
         """Return the streaming source."""

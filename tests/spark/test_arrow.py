@@ -11,7 +11,7 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.producer.aggregate import aggregate
 from shardfleet.records import StreamRecord
-from shardfleet_spark.options.columns import COLUMNS, ddl
+from shardfleet_spark.options.columns import COLUMNS, schema_of
 from shardfleet_spark.read import arrow
 from shardfleet_spark.read.arrow import (
     BYTES_PER_BATCH,
@@ -78,7 +78,7 @@ def test_an_arrival_that_kinesis_did_not_tell_is_null_and_not_1970():
 
 
 def test_every_column_that_spark_is_told_of_has_its_arrow_type():
-    assert ddl(("data", "shard_id")) == "data binary, shard_id string"
+    assert schema_of(("data", "shard_id")).simpleString() == "struct<data:binary,shard_id:string>"
     assert arrow_schema(()).names == list(COLUMNS)
     assert arrow_schema(("data", "sub_sequence_number", "approximate_arrival_timestamp")).types == [
         pa.binary(),

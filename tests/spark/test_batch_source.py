@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from tests.spark.test_stream_source import put
+from tests.spark.kept import Kept
+from tests.spark.test_stream_source import put, run_available
 
 pytestmark = pytest.mark.processes
 
@@ -66,3 +67,23 @@ def test_all_records_of_all_generations_and_of_a_part(embedded_aws, make_stream,
     ]
     assert sorted(row["data"] for row in part.collect()) == sorted(expected)
     assert one.count() == sum(row["shard_id"][-1] == "4" for row in whole)
+
+
+def test_a_session_whose_timestamps_have_no_zone_reads_both_ways(
+    spark, embedded_aws, make_stream, source, tmp_path
+):
+    """The DDL's `timestamp` is what a session makes of it (SPARK-35662); ours is an instant."""
+    stream = make_stream(shards=1)
+    put(embedded_aws, stream, [("key", b"%d" % number) for number in range(9)])
+    kept = Kept(tmp_path / "kept")
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        table = source(stream, batch=True).load()
+        rows = table.collect()
+        frame = source(stream, startingPosition="TRIM_HORIZON").load()
+        run_available(frame, tmp_path / "checkpoint", into=kept)
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+    assert dict(table.dtypes)["approximate_arrival_timestamp"] == "timestamp"
+    assert [bytes(row["data"]) for row in rows] == [b"%d" % number for number in range(9)]
+    assert len(kept.rows()) == 9

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
 TYPES = {
     "data": "binary",
     "partition_key": "string",
@@ -28,6 +37,21 @@ COLUMNS = tuple(TYPES)
 """All columns, in order."""
 
 
-def ddl(columns: Sequence[str]) -> str:
-    """Return the schema of some columns as Spark's DDL; all of them if none is named."""
-    return ", ".join(f"{name} {TYPES[name]}" for name in columns or COLUMNS)
+_SPARK: dict[str, DataType] = {
+    "binary": BinaryType(),
+    "string": StringType(),
+    "bigint": LongType(),
+    "timestamp": TimestampType(),
+}
+
+
+def schema_of(columns: Sequence[str]) -> StructType:
+    """
+    Return the schema of some columns, or of all if none is named.
+
+    Not as text, in which ``timestamp`` is what a session's ``spark.sql.timestampType`` says.
+    """
+    schema = StructType()
+    for name in columns or COLUMNS:
+        schema.add(name, _SPARK[TYPES[name]])
+    return schema
