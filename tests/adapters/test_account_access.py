@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from shardfleet.adapters.clients.account_access import Access, AccountClients
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import ConfigurationError, ShardfleetError
 
 pytestmark = pytest.mark.processes
 
@@ -77,3 +77,43 @@ def test_records_are_sent_once_and_the_rest_may_be_repeated(embedded_aws):
     assert attempts(clients.stream_control) > 1
     assert clients.table_reads.meta.endpoint_url == embedded_aws.endpoint_url
     assert clients.s3.meta.endpoint_url == embedded_aws.endpoint_url
+
+
+@pytest.fixture
+def others_key(monkeypatch):
+    """Let the environment have keys that the account does not know."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-this-one")
+
+
+def keys_of(aws):
+    environment = aws.key.environment()
+    return {
+        "access_key_id": environment["AWS_ACCESS_KEY_ID"],
+        "secret_access_key": environment["AWS_SECRET_ACCESS_KEY"],
+    }
+
+
+@pytest.mark.usefixtures("others_key")
+@pytest.mark.parametrize("role", ["", "reader"])
+def test_keys_that_are_given_come_before_the_environments(embedded_aws, stream, role):
+    arn = f"arn:aws:iam::{embedded_aws.account_id}:role/{role}" if role else ""
+
+    with pytest.raises(ShardfleetError):
+        AccountClients(access(embedded_aws, role_arn=arn)).stream_arn(stream)
+    found = AccountClients(access(embedded_aws, role_arn=arn, **keys_of(embedded_aws)))
+    assert found.stream_arn(stream).endswith(stream)
+    assert found.table_reads.list_tables()["TableNames"] is not None
+
+
+@pytest.mark.usefixtures("others_key")
+def test_keys_of_a_profile_come_before_the_environments(
+    embedded_aws, stream, tmp_path, monkeypatch
+):
+    file, keys = tmp_path / "credentials", keys_of(embedded_aws)
+    file.write_text("[mine]\n" + "".join(f"aws_{name} = {key}\n" for name, key in keys.items()))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
+
+    assert AccountClients(access(embedded_aws, profile="mine")).stream_arn(stream)
+    with pytest.raises(ConfigurationError, match=r"profile = 'yours'.* but mine"):
+        AccountClients(access(embedded_aws, profile="yours")).stream_arn(stream)

@@ -7,6 +7,8 @@ of these the column that says what is wrong with a bad payload.
 
 import http.client
 import json
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -44,6 +46,13 @@ def java_says(spark):
     spark.sparkContext.setLogLevel("ERROR")
 
 
+def plans(query):
+    """Return how Spark explains a query."""
+    with redirect_stdout(StringIO()) as shown:
+        query.explain(extended=True)
+    return shown.getvalue()
+
+
 def trim(aws, stream):
     """Let the stream forget what it has."""
     connection = http.client.HTTPConnection(urlsplit(aws.endpoint_url).netloc)
@@ -63,6 +72,8 @@ def test_a_query_that_fails_says_where_it_stood_and_not_what_it_read(
     embedded_aws, make_stream, source, tmp_path, java_says
 ):
     stream, bad = make_stream(), []
+    keys = embedded_aws.key.environment()
+    secret = keys["AWS_SECRET_ACCESS_KEY"]
 
     def parse(batch, _batch_id):
         for kind, schema in {
@@ -74,20 +85,23 @@ def test_a_query_that_fails_says_where_it_stood_and_not_what_it_read(
 
     def run():
         options = {"startingPosition": "TRIM_HORIZON", "sealStore": f"file:{tmp_path}/seals"}
-        writer = source(stream, **options).load().writeStream.foreachBatch(parse)
+        options |= {"accessKeyId": keys["AWS_ACCESS_KEY_ID"], "secretAccessKey": secret}
+        frame = source(stream, **options).load()
+        writer = frame.writeStream.foreachBatch(parse)
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = start_patiently(writer.trigger(processingTime="100 milliseconds").start)
         try:
             while query.isActive and len(bad) < 3 * (len(PAYLOADS) + 1):
                 assert not query.awaitTermination(1)
         except Exception as error:  # noqa: BLE001 - whatever it is, its text is judged
-            return f"{error}\n{query.exception()}\n{query.recentProgress}"
+            return f"{error}\n{query.exception()}\n{query.recentProgress}\n{plans(query)}"
         finally:
             query.stop()
-        return str(query.recentProgress)
+        return f"{query.recentProgress}\n{plans(query)}"
 
     put(embedded_aws, stream, [(CANARY, data) for data in PAYLOADS])
     said = [run()]
+    assert "shardfleet" in said[0], "the plan is not shown"
     assert CANARY in str(bad), "the payloads were not read"
     # Spark repeats a batch that it has not committed: the task finds its records gone.
     for file in (tmp_path / "checkpoint" / "commits").iterdir():
@@ -100,4 +114,4 @@ def test_a_query_that_fails_says_where_it_stood_and_not_what_it_read(
     assert "DataLost" in said[2]
     said += [str(file) for file in tmp_path.rglob("*")]
     said += [file.read_bytes().decode("latin-1") for file in tmp_path.rglob("*") if file.is_file()]
-    assert [text for text in said if CANARY in text] == []
+    assert [text for text in said if CANARY in text or secret in text] == []

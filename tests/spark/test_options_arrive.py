@@ -8,7 +8,7 @@ the parts do with the values, in the tests of the parts. Here is what lies betwe
 import pyarrow as pa
 import pytest
 
-from shardfleet.adapters.clients.account_access import AccountClients
+from shardfleet.adapters.clients.account_access import Access, AccountClients
 from shardfleet.adapters.kinesis.wire import JSON_PAGES
 from shardfleet.errors import InvalidRecord
 from shardfleet.producer.settings import ProducerSettings
@@ -64,6 +64,9 @@ READING = {
 ACCESS = {
     "region": "eu-west-1",
     "endpoint": "http://127.0.0.1:9",
+    "accessKeyId": "AKIAIOSFODNN7EXAMPLE",
+    "secretAccessKey": "hidden",
+    "sessionToken": "hidden-too",
     "roleArn": ROLE,
     "roleSessionName": "me",
     "roleExternalId": "given",
@@ -89,6 +92,7 @@ AT_WORK = {
     "the_query_ends",
     "sealStore": "test_options_arrive.py::test_a_seal_store_is_the_one_that_is_named",
     "publishInterval": "test_options_arrive.py::test_leases_are_written_at_their_interval",
+    "profile": "test_options_arrive.py::test_a_profile_is_asked_as",
     "streamCalls": "test_options_arrive.py::test_two_sources_of_a_process_call_as_each_was_told",
 }
 SINK_AT_WORK = {
@@ -97,6 +101,7 @@ SINK_AT_WORK = {
     "recordId": "test_sink.py::test_a_repeated_micro_batch_is_sent_again_with_the_same_ids",
     "runId": "test_sink.py::test_rows_arrive_in_order_per_key_and_a_task_owns_its_shards",
     "divertTo": "test_sink.py::test_rows_that_cannot_be_sent_are_diverted_if_that_is_wanted",
+    "profile": "test_options_arrive.py::test_a_profile_is_asked_as",
     "heldInMemory": "test_options_arrive.py::test_rows_beyond_the_memory_go_to_a_file",
 }
 SETTINGS_AT_WORK = {
@@ -196,6 +201,10 @@ def test_source_and_sink_reach_the_account_that_is_named(options):
     assert {name: access[name] for name in access if name != "connections"} == {
         "region": "eu-west-1",
         "endpoint": "http://127.0.0.1:9",
+        "access_key_id": "AKIAIOSFODNN7EXAMPLE",
+        "secret_access_key": "hidden",
+        "session_token": "hidden-too",
+        "profile": "",
         "role_arn": ROLE,
         "role_session_name": "me",
         "role_external_id": "given",
@@ -278,3 +287,10 @@ def test_leases_are_written_at_their_interval(embedded_aws, make_stream):
 
     assert publishing_of(options, "sid")._interval_ms == 7_000
     embedded_aws.client("dynamodb").delete_table(TableName="a-query-of-its-own")
+
+
+@pytest.mark.parametrize("options", [SourceOptions, SinkOptions])
+def test_a_profile_is_asked_as(options):
+    access = read_options(options, {"stream": ARN, "profile": "mine"}).access
+
+    assert Access(**access).profile == "mine"

@@ -10,6 +10,7 @@ from shardfleet_spark.options_page import page
 from shardfleet_spark.sink.sink import make_batch_writer, make_stream_writer
 
 ROLE = "arn:aws:iam::123456789012:role/writer"
+KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"
 RECORDS = StructType().add("data", "binary").add("partition_key", "string")
 
@@ -21,6 +22,10 @@ CASES = {
     "roleArn": (ROLE, ROLE, ["writer", "arn:aws:iam::1:role/x"]),
     "roleSessionName": ("job-7", "job-7", ["a b", "x"]),
     "roleExternalId": ("id", "id", ["a b", "x"]),
+    "accessKeyId": (KEY_ID, KEY_ID, ["AKIA", "A B"]),
+    "secretAccessKey": ("hidden/+", "hidden/+", ["hid den"]),
+    "sessionToken": ("hidden=", "hidden=", ["hid den"]),
+    "profile": ("mine", "mine", ["my own", "[mine]"]),
     "aggregate": ("TRUE", True, ["yes"]),
     "aggregateSize": ("25k", 25 * 1024, ["511", "11m", "large"]),
     "aggregateRecords": ("9", 9, ["0", "100001"]),
@@ -31,9 +36,16 @@ CASES = {
     "heldInMemory": ("1g", 1 << 30, ["0", "-1"]),
     "giveUpAfter": ("1h", 3_600_000, ["0", "999ms", "later"]),
 }
+SECRET = {"accessKeyId", "secretAccessKey", "sessionToken"}
 FIELDS = {each.name: each.field for each in described(SinkOptions)}
 WRONG = [(name, text) for name, (_, _, wrong) in CASES.items() for text in wrong]
-NEEDS = {"roleExternalId": {"roleArn": ROLE}}
+KEYS = {"accessKeyId": KEY_ID, "secretAccessKey": "hidden"}
+NEEDS = {
+    "roleExternalId": {"roleArn": ROLE},
+    "accessKeyId": {"secretAccessKey": "hidden"},
+    "secretAccessKey": {"accessKeyId": KEY_ID},
+    "sessionToken": KEYS,
+}
 
 
 def read(**options):
@@ -64,7 +76,8 @@ def test_a_wrong_value_is_refused_with_what_was_found_and_what_is_allowed(make, 
     with pytest.raises(ConfigurationError) as refused:
         make({"stream": "clicks", name: text}, RECORDS, overwrite=False)
 
-    assert f"option {name} = {text!r}" in str(refused.value)
+    shown = "(not shown)" if name in SECRET else repr(text)
+    assert f"option {name} = {shown}" in str(refused.value)
     assert "allowed is " in str(refused.value)
 
 

@@ -17,6 +17,7 @@ from shardfleet_spark.options_page import page
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = "arn:aws:iam::123456789012:role/reader"
+KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 
 # Option: (a right text, what it reads as, wrong texts).
 CASES = {
@@ -26,6 +27,10 @@ CASES = {
     "roleArn": (ROLE, ROLE, ["reader", "arn:aws:iam::1:role/x"]),
     "roleSessionName": ("job-7", "job-7", ["a b", "x"]),
     "roleExternalId": ("id", "id", ["a b", "x"]),
+    "accessKeyId": (KEY_ID, KEY_ID, ["AKIA", "A B"]),
+    "secretAccessKey": ("hidden/+", "hidden/+", ["hid den"]),
+    "sessionToken": ("hidden=", "hidden=", ["hid den"]),
+    "profile": ("mine", "mine", ["my own", "[mine]"]),
     "startingPosition": (
         "trim_horizon",
         Start("TRIM_HORIZON"),
@@ -63,7 +68,14 @@ CASES = {
     "failOnDataLoss": ("false", False, ["0"]),
     "columns": ("data, shard_id", ("data", "shard_id"), ["payload", "data,shardid"]),
 }
-NEEDS = {"roleExternalId": {"roleArn": ROLE}}
+KEYS = {"accessKeyId": KEY_ID, "secretAccessKey": "hidden"}
+NEEDS = {
+    "roleExternalId": {"roleArn": ROLE},
+    "accessKeyId": {"secretAccessKey": "hidden"},
+    "secretAccessKey": {"accessKeyId": KEY_ID},
+    "sessionToken": KEYS,
+}
+SECRET = {"accessKeyId", "secretAccessKey", "sessionToken"}
 FIELDS = {each.name: each.field for each in described(BatchOptions)}
 WRONG = [(name, text) for name, (_, _, wrong) in CASES.items() for text in wrong]
 
@@ -91,7 +103,8 @@ def test_a_wrong_value_is_refused_with_what_was_found_and_what_is_allowed(name, 
     with pytest.raises(ConfigurationError) as refused:
         read(**{name: text})
 
-    assert f"option {name} = {text!r}" in str(refused.value)
+    shown = "(not shown)" if name in SECRET else repr(text)
+    assert f"option {name} = {shown}" in str(refused.value)
     assert "allowed is " in str(refused.value)
 
 
@@ -120,6 +133,36 @@ def test_everything_wrong_is_named_at_once():
 def test_the_options_of_a_batch_are_none_of_a_stream():
     with pytest.raises(ConfigurationError, match="endingposition does not exist"):
         read_options(SourceOptions, {"stream": "clicks", "endingPosition": "LATEST"})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"accessKeyId": "hidden"}, "accessKeyId = (not shown): allowed is 16 to 128"),
+        ({"accessKeyId": "A" * 20, "secretAccessKey": "hid den"}, "secretAccessKey = (not shown)"),
+        ({"secretAccessKey": "hidden"}, "belong together"),
+        ({"accessKeyId": "A" * 20}, "belong together"),
+        ({"sessionToken": "hidden"}, "of no use without accessKeyId"),
+        (
+            {"accessKeyId": "A" * 20, "secretAccessKey": "hidden", "profile": "mine"},
+            "give one of them",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", [SourceOptions, BatchOptions, SinkOptions])
+def test_keys_that_do_not_fit_are_refused_and_not_shown(kind, given, said):
+    with pytest.raises(ConfigurationError) as refused:
+        read_options(kind, {"stream": "clicks", **given})
+    assert said in str(refused.value)
+    assert "hid" not in str(refused.value)
+
+
+def test_keys_are_in_no_repr():
+    keys = {"accessKeyId": "A" * 20, "secretAccessKey": "hidden", "sessionToken": "hidden"}
+    options = read(**keys)
+    assert options.access["session_token"] == "hidden"
+    assert "hidden" not in repr(options)
+    assert "A" * 20 not in repr(options)
 
 
 def test_what_spark_adds_is_let_through():

@@ -8,7 +8,7 @@ Kinesis connector without its ``kinesis.``; in lower case, as Spark hands them o
 from __future__ import annotations
 
 _POLLED = "is not needed: tasks poll, and share a shard's 2 MB/s with other pollers"
-_CHAIN = "is not taken: keys stand in no plan; the default credential chain or roleArn gives them"
+_CHAIN = "is not there: the default credential chain, profile, accessKeyId or roleArn gives keys"
 _POSITIONS = "is not needed: a query keeps its positions itself, and publishTo shows them"
 _SDK = "is not needed: the SDK tries again by itself"
 
@@ -27,9 +27,9 @@ HERE = {
     "stsendpointurl": "is endpoint here, for STS, too",
     "stsrolearn": "is roleArn here",
     "stssessionname": "is roleSessionName here",
-    "awsaccesskey": _CHAIN,
-    "awsaccesskeyid": _CHAIN,
-    "awssecretkey": _CHAIN,
+    "awsaccesskey": "is accessKeyId here",
+    "awsaccesskeyid": "is accessKeyId here",
+    "awssecretkey": "is secretAccessKey here",
     "credentialproviderclass": _CHAIN,
     "servicecredential": _CHAIN,
     # Where to begin and to end

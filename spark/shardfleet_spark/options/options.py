@@ -65,6 +65,7 @@ class Described:
         kind: how it is read.
         default: the default as text; None: the option must be given.
         doc: one line.
+        is_secret: its value is shown to nobody.
 
     """
 
@@ -73,9 +74,10 @@ class Described:
     kind: Kind
     default: str | None
     doc: str
+    is_secret: bool
 
 
-def option(kind: Kind, *, default: str | None = None, doc: str) -> Any:
+def option(kind: Kind, *, default: str | None = None, doc: str, is_secret: bool = False) -> Any:
     """
     Declare a field of a dataclass of options.
 
@@ -83,21 +85,22 @@ def option(kind: Kind, *, default: str | None = None, doc: str) -> Any:
         kind: how its text is read.
         default: as the user would write it; None makes the option mandatory.
         doc: one line for the reference.
+        is_secret: no text is to show its value.
 
     """
-    metadata = {_KEY: (kind, default, doc)}
+    metadata = {_KEY: (kind, default, doc, is_secret)}
+    shown = not is_secret
     if default is None:
-        return dataclasses.field(metadata=metadata)
-    return dataclasses.field(default=kind.parse(default), metadata=metadata)
+        return dataclasses.field(metadata=metadata, repr=shown)
+    return dataclasses.field(default=kind.parse(default), metadata=metadata, repr=shown)
 
 
 def described(options: type[Any]) -> list[Described]:
     """Return the options that a dataclass declares, in its order."""
-    found = []
-    for field in dataclasses.fields(options):
-        kind, default, doc = field.metadata[_KEY]
-        found.append(Described(user_name(field.name), field.name, kind, default, doc))
-    return found
+    return [
+        Described(user_name(field.name), field.name, *field.metadata[_KEY])
+        for field in dataclasses.fields(options)
+    ]
 
 
 def user_name(field: str) -> str:
@@ -142,9 +145,8 @@ def read_options(
             values[each.field] = each.kind.parse(found[name].strip())
         except (ValueError, ConfigurationError) as error:
             detail = f" ({error})" if str(error) else ""
-            complaints.append(
-                f"option {each.name} = {found[name]!r}{detail}: allowed is {each.kind.allowed}"
-            )
+            value = "(not shown)" if each.is_secret else f"{found[name]!r}{detail}"
+            complaints.append(f"option {each.name} = {value}: allowed is {each.kind.allowed}")
     if complaints:
         raise ConfigurationError("; ".join(complaints))
     return options(**values)

@@ -33,7 +33,11 @@ class Access(Struct, frozen=True, kw_only=True):
     Attributes:
         region: empty: the environment's.
         endpoint: URL of all services; empty: AWS's own (or the environment's).
-        role_arn: role to assume; empty: none, the default credential chain as it is.
+        access_key_id: whose keys are used; empty: the default credential chain's.
+        secret_access_key: belongs to it.
+        session_token: belongs to both, where they are temporary.
+        profile: of the shared configuration files; empty: the environment's.
+        role_arn: role to assume with these; empty: none.
         role_session_name: of the assumed role's session.
         role_external_id: that the role's trust asks for; empty: none.
         connections: kept open by each client.
@@ -42,6 +46,10 @@ class Access(Struct, frozen=True, kw_only=True):
 
     region: str = ""
     endpoint: str = ""
+    access_key_id: str = ""
+    secret_access_key: str = ""
+    session_token: str = ""
+    profile: str = ""
     role_arn: str = ""
     role_session_name: str = "shardfleet"
     role_external_id: str = ""
@@ -84,10 +92,20 @@ class AccountClients(AwsClients):
     def _sdk(self) -> Session:
         from botocore.session import Session  # noqa: PLC0415 - see http/connections.py
 
-        session = Session()
+        access = self._access
+        session = Session(profile=access.profile or None)
+        if access.profile and access.profile not in session.available_profiles:
+            raise ConfigurationError(
+                f"option profile = {access.profile!r}: the shared configuration files have no such "
+                f"profile, but {', '.join(session.available_profiles) or 'none at all'}"
+            )
         if self._named_region:
             session.set_config_variable("region", self._named_region)
-        return _assumed(self._access, session) if self._access.role_arn else session
+        if access.access_key_id:
+            session.set_credentials(
+                access.access_key_id, access.secret_access_key, access.session_token or None
+            )
+        return _assumed(access, session) if access.role_arn else session
 
     @cached_property
     def cloudwatch(self) -> Any:
@@ -124,10 +142,14 @@ class AccountClients(AwsClients):
 
 
 def _plain(access: Access, region: str | None) -> PlainEnvironment | None:
-    """Return what the environment and the options say by themselves; a role is botocore's."""
-    if access.role_arn:
+    """Return what the environment and the options say by themselves; the rest is botocore's."""
+    if access.role_arn or access.profile:
         return None
     env = dict(os.environ)
+    if access.access_key_id:
+        env["AWS_ACCESS_KEY_ID"] = access.access_key_id
+        env["AWS_SECRET_ACCESS_KEY"] = access.secret_access_key
+        env["AWS_SESSION_TOKEN"] = access.session_token
     if region:
         env["AWS_DEFAULT_REGION"] = region
     if access.endpoint:
