@@ -91,6 +91,16 @@ def test_a_place_may_be_an_arn_or_a_uri():
             {**BACKFILL, "sink": "delta:t", "source_options": {"startingposition": "LATEST"}},
             "leave startingPosition out",
         ),
+        # Without a Java, and before one is started.
+        ({"source_options": {"startingPositon": "LATEST"}}, "nearest is startingPosition"),
+        ({"source_options": {"maxOffsetsPerTrigger": "9"}}, "is maxRecordsPerBatch here"),
+        ({"source_options": {"endingPosition": "LATEST"}}, "endingposition does not exist"),
+        ({"source_options": {"aggregate": "true"}}, "belongs to the other direction"),
+        (
+            {"sink": "shardfleet:out", "sink_options": {"giveUpAfter": "soon"}},
+            "giveUpAfter = 'soon",
+        ),
+        ({"source": "shardfleet:not a stream"}, "option stream = 'not a stream'"),
     ],
 )
 def test_a_plan_that_cannot_work_is_refused_by_field(change, said):

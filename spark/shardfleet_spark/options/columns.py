@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    LongType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 TYPES = {
     "data": "binary",
@@ -37,21 +32,21 @@ COLUMNS = tuple(TYPES)
 """All columns, in order."""
 
 
-_SPARK: dict[str, DataType] = {
-    "binary": BinaryType(),
-    "string": StringType(),
-    "bigint": LongType(),
-    "timestamp": TimestampType(),
-}
-
-
 def schema_of(columns: Sequence[str]) -> StructType:
     """
     Return the schema of some columns, or of all if none is named.
 
     Not as text, in which ``timestamp`` is what a session's ``spark.sql.timestampType`` says.
     """
-    schema = StructType()
+    from pyspark.sql import types  # noqa: PLC0415 - who only checks options has no Spark
+
+    of = {
+        "binary": types.BinaryType(),
+        "string": types.StringType(),
+        "bigint": types.LongType(),
+        "timestamp": types.TimestampType(),
+    }
+    schema = types.StructType()
     for name in columns or COLUMNS:
-        schema.add(name, _SPARK[TYPES[name]])
+        schema.add(name, of[TYPES[name]])
     return schema

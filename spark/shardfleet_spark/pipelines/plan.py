@@ -15,6 +15,9 @@ from typing import Any
 
 from shardfleet.errors import ConfigurationError
 from shardfleet.foreign import read_json
+from shardfleet_spark.options.options import option_names, read_options
+from shardfleet_spark.options.sink_options import SinkOptions
+from shardfleet_spark.options.source_options import BatchOptions, SourceOptions
 from shardfleet_spark.payload.kinds import KINDS
 
 ARCHIVE = "archive"
@@ -125,6 +128,8 @@ class PipelinePlan:
         """Refuse what cannot work, all of it at once."""
         problems = [*self._wrong_places(), *self._wrong_transform(), *self._wrong_payload()]
         problems += [*self._wrong_table(), *self._wrong_backfill()]
+        # Their formats check them again: here a wrong one costs no Java.
+        problems = problems or [*self._wrong_options()]
         if not self.batch and not self.checkpoint:
             problems.append(
                 "checkpoint is missing: the folder in which a stream's query keeps its position "
@@ -145,6 +150,20 @@ class PipelinePlan:
                 TablePlace.parse(getattr(self, side), side=side)
             except ConfigurationError as error:
                 yield str(error)
+
+    def _wrong_options(self) -> Iterator[str]:
+        reading: type[Any] = BatchOptions if self.batch else SourceOptions
+        for place, options, given, other in (
+            (self.from_place, reading, self.source_options, SinkOptions),
+            (self.to_place, SinkOptions, self.sink_options, BatchOptions),
+        ):
+            if place.is_stream:
+                try:
+                    read_options(
+                        options, {**given, "stream": place.where}, elsewhere=option_names(other)
+                    )
+                except ConfigurationError as error:
+                    yield str(error)
 
     def _wrong_transform(self) -> Iterator[str]:
         ready = " and ".join(READY)
