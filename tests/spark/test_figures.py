@@ -42,7 +42,7 @@ def stats(number, *, records=3, lag=250):
     sealed = seal({"shard_id": "a", "count": records, "size_bytes": 9, "lag_ms": lag})
     family = Family({"a": stand("a")}, {})
     plan = token([stand("a")], layout=[["a"]], number=number)
-    behind = behind_now(family, {}, busy=(), now_ms=0)
+    behind = behind_now(Family({"a": stand("a", 5, arrived=1)}, {}), {}, busy=(), now_ms=0)
     return {**stats_of(plan, {0: sealed}, family), **behind, LAG: lag}
 
 

@@ -4,6 +4,7 @@ import asyncio
 
 from shardfleet.errors import Throttled
 from shardfleet_spark.offsets.lineage import Family
+from shardfleet_spark.offsets.plan_token import token_from_json
 from shardfleet_spark.plan.lags import behind_now
 from shardfleet_spark.plan.planning import BatchLimits
 from shardfleet_spark.plan.shares import Inflow
@@ -74,6 +75,29 @@ def test_shards_that_nothing_is_expected_in_are_not_behind():
 
     assert found["millis_behind_latest"] == 9_000
     assert found["lagging_shards"] == 1
+    assert found["shards_of_unknown_lag"] == 1
+
+
+@within(in_query, shards=2)
+async def test_before_anything_is_read_the_lag_is_unknown_and_not_zero(query, /):
+    for number in range(50):
+        query.stream.put(b"x", key=str(number))
+    await query.clock.sleep_ms(3 * 3_600_000)
+    start = await query.driver.initial()
+    end = await query.driver.latest(start)
+    before = query.driver.report()
+    names = ("millis_behind_latest", "median_millis_behind_latest", "waiting_records")
+    assert [before[name] for name in (*names, "lagging_shards")] == [None] * 4
+    assert before["shards_of_unknown_lag"] == 2
+    assert token_from_json(end).stats["millis_behind_latest"] is None
+
+    await query.read(start, end)
+    await query.clock.sleep_ms(60_000)
+    await query.driver.latest(end)
+    after = query.driver.report()
+    assert after["shards_of_unknown_lag"] == 0
+    # In which time the fifty came is not known: a minute later there need be none.
+    assert [after[name] for name in names] == [0, 0, 0]
 
 
 @within(in_query, records_per_read=10, limits=BatchLimits(partitions=1, fetch_ms=60_000))

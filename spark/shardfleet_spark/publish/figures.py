@@ -27,6 +27,7 @@ MILLISECONDS, BYTES, COUNT = "Milliseconds", "Bytes", "Count"
 METRICS: Mapping[str, tuple[str, str]] = {
     LAG: (LAG, MILLISECONDS),
     "lagging_shards": ("lagging_shards", COUNT),
+    "shards_of_unknown_lag": ("shards_of_unknown_lag", COUNT),
     "shards": ("total_shards", COUNT),
     "stream_records": ("stream_records", COUNT),
     "bytes": ("bytes", BYTES),
@@ -142,7 +143,8 @@ class Figures:
         if "plan" in stats and stats["plan"] != self._plan:
             self._plan = stats["plan"]
             for figure, (metric, _) in METRICS.items():
-                self._values.setdefault(metric, []).append(float(stats[figure]))
+                if stats[figure] is not None:
+                    self._values.setdefault(metric, []).append(float(stats[figure]))
         if at_tip and self._is_due():
             self._values.setdefault(LAG, []).append(0.0)
         full = any(len(values) >= _VALUES_MOST for values in self._values.values())
