@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from shardfleet_spark.options.access_options import AccessOptions
 from shardfleet_spark.options.columns import TYPES
 from shardfleet_spark.options.options import reference_table
 from shardfleet_spark.options.sink_options import SinkOptions
@@ -22,6 +23,10 @@ This page is made from the code: `python -m shardfleet_spark.options_page docs/s
 Names may be written in any case; a name that does not exist is refused with the nearest one.
 Durations have a unit (`200ms`, `2s`, `5m`, `1h`, `1d`); a bare number is milliseconds.
 Sizes have a unit (`512k`, `64m`, `1g`, powers of 1,024); a bare number is bytes.
+
+## Source and sink: which stream, where, and as whom
+
+{access}
 
 ## Source: `spark.readStream.format("shardfleet")`
 
@@ -62,22 +67,27 @@ The options above where they mean something to a bounded reading, and these.
 
 
 def page() -> str:
-    """Return the whole page, Markdown."""
-    stream = reference_table(SourceOptions)
-    known = set(stream.splitlines()[2:])
-    table = reference_table(BatchOptions).splitlines()
-    batch = "\n".join(table[:2] + [line for line in table[2:] if line not in known])
+    """Return the whole page, Markdown; what several tables say is in the first of them."""
+    access, stream = reference_table(AccessOptions), reference_table(SourceOptions)
     columns = "\n".join(
         ["| column | type |", "|---|---|", *(f"| `{name}` | {TYPES[name]} |" for name in TYPES)]
     )
     return _PAGE.format(
-        source=stream,
-        batch=batch,
+        access=access,
+        source=_without(stream, access),
+        batch=_without(reference_table(BatchOptions), stream),
         columns=columns,
-        sink=reference_table(SinkOptions),
+        sink=_without(reference_table(SinkOptions), access),
         aggregate=reference_table(AggregateOptions),
         archive=reference_table(ArchiveOptions),
     )
+
+
+def _without(table: str, said: str) -> str:
+    """Return a table without the rows that another one has."""
+    head, rows = table.splitlines()[:2], table.splitlines()[2:]
+    known = set(said.splitlines())
+    return "\n".join([*head, *(row for row in rows if row not in known)])
 
 
 if __name__ == "__main__":

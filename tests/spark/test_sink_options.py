@@ -54,9 +54,12 @@ def read(**options):
 
 def test_every_option_has_its_cases_and_its_line_in_the_reference():
     assert set(CASES) == set(FIELDS)
-    sink = page().partition("## Sink")[2].partition("\n## ")[0]
+    parts = {
+        title: page().partition(title)[2].partition("\n## ")[0]
+        for title in ("## Source and", "## Sink")
+    }
     for name in FIELDS:
-        assert f"| `{name}` |" in sink
+        assert [f"| `{name}` |" in part for part in parts.values()].count(True) == 1
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -38,7 +38,6 @@ from shardfleet_spark.plan.planning import (
     carried_by_driver,
     driver_notice,
     is_converged,
-    is_unasked,
     next_token,
 )
 from shardfleet_spark.plan.probing import Hints, IdleShardProber, ProbePace
@@ -315,11 +314,6 @@ class SourceDriver:
             return self._after[1]
         seals, lost = await self._plans.executed(token)
         after = advance(token, seals, self._after[1].inflows)
-        if self._target_ms and is_unasked(token, after):
-            lost.append(
-                f"nobody asked for any row of plan {token.number}: the run ends before the "
-                f"{len(after.family.live)} shards that are left were read to their ends"
-            )
         after = replace(after, stats={**after.stats, "lost": [*after.stats["lost"], *lost]})
         for each in after.stats["lost"]:
             LOG.warning("data loss: %s", each)

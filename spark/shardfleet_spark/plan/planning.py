@@ -96,11 +96,17 @@ def advance(
         for shard_id in family.live
         if shard_id in by_shard and _has_more(by_shard[shard_id])
     )
+    stats = stats_of(token, seals, family)
+    if token.target_ms and unread and not by_shard:
+        stats["lost"].append(
+            f"nobody asked for any row of plan {token.number}: the run ends before the "
+            f"{len(family.live)} shards that are left were read to their ends"
+        )
     return Advanced(
         family=family,
         busy=busy,
         seals=by_shard,
-        stats=stats_of(token, seals, family),
+        stats=stats,
         unread=tuple(unread),
         inflows=_inflows_after(token, family, by_shard, before=inflows or {}),
     )
@@ -212,7 +218,7 @@ def is_converged(token: PlanToken, after: Advanced, target_ms: int) -> frozenset
     """
     if token.target_ms != target_ms:
         return frozenset()
-    if is_unasked(token, after):
+    if token.layout and len(after.unread) == len(token.groups):
         return frozenset(after.family.live)
     stands = {shard_id: after.family.stands[shard_id] for shard_id in after.family.live}
     return frozenset(
@@ -222,11 +228,6 @@ def is_converged(token: PlanToken, after: Advanced, target_ms: int) -> frozenset
         or stand.tip_ms >= target_ms
         or stand.arrived_ms > target_ms
     )
-
-
-def is_unasked(token: PlanToken, after: Advanced) -> bool:
-    """Return whether a committed plan had shards to read, and nobody asked for any of its rows."""
-    return bool(token.layout) and len(after.unread) == len(token.groups)
 
 
 def next_token(

@@ -234,15 +234,14 @@ class _Future:
             raise ConfigurationError(
                 f"--lose {name}: no such worker; the fleet's are: {', '.join(alive) or 'none'}"
             )
-        # Silent for long enough to be examined, and its leases for long enough to be expired.
         (slot,) = found
+        # Long enough for it to be examined, and for its leases to be expired.
         silent_ms = 2 * self._silent_ms + self._config.start_allowance_ms
-        before_ms = self._snapshot.at_ms - silent_ms
-        self._slots[slot.slot_id] = replace(slot, heartbeat_ms=before_ms)
+        heartbeat_ms = self._snapshot.at_ms - silent_ms
+        self._slots[slot.slot_id] = replace(slot, heartbeat_ms=heartbeat_ms)
+        seen_ms = self._snapshot.reading.began_ms - silent_ms
         lost = {
-            lease.lease_key: Sighting(
-                lease.lease_counter, slot.worker_id, self._snapshot.reading.began_ms - silent_ms
-            )
+            lease.lease_key: Sighting(lease.lease_counter, slot.worker_id, seen_ms)
             for lease in self.leases.values()
             if lease.effective_owner == slot.worker_id and not lease.is_finished
         }
