@@ -102,6 +102,7 @@ SINK_AT_WORK = {
     "runId": "test_sink.py::test_rows_arrive_in_order_per_key_and_a_task_owns_its_shards",
     "divertTo": "test_sink.py::test_rows_that_cannot_be_sent_are_diverted_if_that_is_wanted",
     "profile": "test_options_arrive.py::test_a_profile_is_asked_as",
+    "columns": "test_sql.py::test_a_stream_is_read_and_written_by_sql",
     "heldInMemory": "test_options_arrive.py::test_rows_beyond_the_memory_go_to_a_file",
 }
 SETTINGS_AT_WORK = {

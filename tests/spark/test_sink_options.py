@@ -25,6 +25,7 @@ CASES = {
     "accessKeyId": (KEY_ID, KEY_ID, ["AKIA", "A B"]),
     "secretAccessKey": ("hidden/+", "hidden/+", ["hid den"]),
     "sessionToken": ("hidden=", "hidden=", ["hid den"]),
+    "columns": ("data", ("data",), ["payload", "data,shardid"]),
     "profile": ("mine", "mine", ["my own", "[mine]"]),
     "aggregate": ("TRUE", True, ["yes"]),
     "aggregateSize": ("25k", 25 * 1024, ["511", "11m", "large"]),

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_spark.options.options import Kind, option, text
+from shardfleet_spark.options.columns import COLUMNS
+from shardfleet_spark.options.options import Kind, names, option, text
 
 _STREAM = r"arn:aws[\w-]*:kinesis:[\w-]+:\d{12}:stream/[\w.-]{1,128}|[\w.-]{1,128}"
 _REGION = r"|[a-z]{2,}(-[a-z]+)+-\d{1,2}"
@@ -81,6 +82,12 @@ class AccessOptions:
         text(pattern=_EXTERNAL_ID, allowed="2 to 1224 letters, digits or any of +=,.@:/-_"),
         default="",
         doc="External id that the role's trust policy asks for.",
+    )
+    columns: tuple[str, ...] = option(
+        names(among=COLUMNS),
+        default="",
+        doc="The columns that are read, in this order; none named: all. The sink takes this of a "
+        "view that SQL both reads and writes.",
     )
 
     def __post_init__(self) -> None:

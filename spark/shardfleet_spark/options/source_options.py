@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardfleet_spark.options.access_options import AccessOptions, optional_url
-from shardfleet_spark.options.columns import COLUMNS
 from shardfleet_spark.options.options import (
     boolean,
     choice,
@@ -182,9 +181,6 @@ class SourceOptions(AccessOptions):
         default="0",
         doc="The instant up to which everything is read, and no further; 0: none. Spark "
         "4.2 says itself when a run began; for 4.0 and 4.1 `drain` sets this.",
-    )
-    columns: tuple[str, ...] = option(
-        names(among=COLUMNS), default="", doc="The columns to make, in this order; none named: all."
     )
 
     @property
