@@ -17,7 +17,8 @@ from shardfleet.engine.ports import Document
 from shardfleet.engine.state.documents import read_as
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.kinds import PAUSE
-from shardfleet.events.worker import DocumentUnreadable, TurnRefused
+from shardfleet.engine.worker.turn import WorkerTurn
+from shardfleet.events.worker import DocumentUnreadable, TurnFailed, TurnRefused
 from shardfleet_testkit.clock import run_virtual
 from tests.engine.state.damages import CELLS, SECRET, TOLD_APART
 from tests.engine.worker_side.worker_kit import World, key
@@ -133,3 +134,22 @@ async def test_a_slot_that_becomes_unreadable_lets_its_turn_end_and_no_other_beg
     (refused,) = world.told(TurnRefused)
     assert "slot/s0001 cannot be read" in refused.reason
     assert SECRET not in refused.reason
+
+
+@virtual
+async def test_a_turn_that_is_to_hand_over_does_so_though_its_slot_cannot_be_read():
+    world = World(**OPTIONS)
+    world.put(1, 3)
+    given = await world.open_slot()
+    deadline_ms = world.clock.monotonic_ms() + 120_000
+    turn = WorkerTurn(given, config=world.config, ports=world.ports(), deadline_ms=deadline_ms)
+    running = asyncio.create_task(turn.run())
+    await world.run_until(lambda: len(world.numbers) == 3)
+    slot = world.state.documents["slot", given.slot_id]
+    ill = replace(slot, body={**slot.body, "start_epoch": "secret"}, version=slot.version + 1)
+    world.state.documents["slot", given.slot_id] = ill
+    turn.hand_over()
+
+    assert await running is TurnOutcome.DRAINED
+    assert {lease.lease_owner for lease in world.leases.leases.values()} == {None}
+    assert world.told(TurnFailed) == []

@@ -76,9 +76,9 @@ CONDITIONS = (
         "L2 checkpointOwner absent",
         (CHANGES, "    if not in_handover:\n", "    if in_handover and not in_handover:\n"),
         (
-            "engine/ownership/writer.py",
-            "            held.halt.set()\n            self._events.emit(\n                HandoverNoticed(",
-            "            self._events.emit(\n                HandoverNoticed(",
+            "engine/ownership/checkpointer.py",
+            "if held.in_handover and self._is_awaited(held):",
+            "if held.in_handover and not held.in_handover:",
         ),
     ),
     mutant(

@@ -168,7 +168,7 @@ def _version(lease: Lease) -> tuple[int, str | None, str | None]:
 
 
 class HandoversEnd(Checker):
-    """An owner that renews during a handover ends it once its batch is finished (§3.5)."""
+    """An owner that renews ends a handover once a renewal time and its batch are over (§3.5)."""
 
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with no handover."""
@@ -208,6 +208,7 @@ class HandoversEnd(Checker):
         lasted_ms = write.at_ms - since_ms - (by.frozen_ms - frozen_ms)
         refused_ms = _PATIENCE_MS if any(at_ms >= since_ms for at_ms, _ in by.faults) else 0
         batch_ms = _LOADED_BATCH_MS if by.name in self._loaded else _BATCH_MS
+        batch_ms += self.renew_ms + self.renew_ms // 8  # a look of its own
         if _is_java(by):
             # A worker of Java's looks for that when it renews.
             batch_ms = _PATIENCE_MS + 2 * self.renew_ms

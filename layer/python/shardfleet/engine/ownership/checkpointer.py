@@ -317,6 +317,9 @@ class Checkpointer:
             # A checkpoint on its way may have renewed it by then (hazard H14).
             renew = partial(self.renew, older_than_ms=self._renew_ms - tick_ms)
             answered = await all_of(*(self.alone(held, renew) for held in due))
+            for held in self.held:
+                if held.in_handover and self._is_awaited(held):
+                    held.halt.set()
             # No batch is waited for where no consumer is at work, as while user code is imported
             # (protocol.md §3.5, #1743).
             ready = [h for h in self.held if h.in_handover and not h.at_work]
@@ -324,6 +327,11 @@ class Checkpointer:
             failures = 0 if all(answered) else failures + 1
             back_off_ms = self._patience.back_off_ms(failures) if failures else tick_ms
             await halt.wait(min(self._renew_ms // 2, back_off_ms))
+
+    def _is_awaited(self, held: HeldLease) -> bool:
+        """Return whether the next owner looks for the lease by now, or nothing was read of it."""
+        noticed_ms = self._writer.instant().monotonic_ms - held.noticed_ms
+        return held.lag_ms < 0 or noticed_ms >= self._renew_ms
 
     async def renew_before_leaving(self, since_monotonic_ms: int, halt: Halt) -> None:
         """

@@ -35,6 +35,7 @@ class HeldLease:
         outcome: ``HELD`` until it is finished, handed over or lost.
         halt: set when this worker must begin no more work on the shard.
         at_work: a consumer works on the shard; it ends a handover itself, after its batch.
+        noticed_ms: when its handover was noticed, on the monotonic clock.
         is_unwanted: to be given up to nobody as soon as nothing runs: paused, or fast asleep.
         lag_ms: MillisBehindLatest of the last read, -1 unknown (hazard H18).
         read_ms: when that was, on the monotonic clock.
@@ -66,6 +67,7 @@ class HeldLease:
         "lease",
         "lease_key",
         "lock",
+        "noticed_ms",
         "outcome",
         "read_ms",
         "release_sent",
@@ -84,6 +86,7 @@ class HeldLease:
         self.is_held = True
         self.halt = Halt()
         self.at_work = False
+        self.noticed_ms = confirmed.monotonic_ms
         self.is_unwanted = False
         self.lag_ms = -1
         self.read_ms = confirmed.monotonic_ms

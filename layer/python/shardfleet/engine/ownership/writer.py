@@ -285,11 +285,11 @@ class LeaseWriter:
             raise StaleEpoch(f"worker {self.worker_id}: another invocation has taken over")
 
     def _accept(self, held: HeldLease, lease: Lease) -> None:
-        """Remember what the table says; a handover that has begun ends the work (§3.5)."""
+        """Remember what the table says; a handover that has begun is to end the work (§3.5)."""
         known = held.in_handover
         held.lease = lease
         if held.in_handover and not known and lease.effective_owner == self.worker_id:
-            held.halt.set()
+            held.noticed_ms = self._clock.monotonic_ms()
             self._events.emit(
                 HandoverNoticed(
                     lease_key=held.lease_key,

@@ -30,6 +30,7 @@ from shardfleet.engine.worker.watch import SlotWatch, TurnStop, WatchPorts
 from shardfleet.errors import (
     ConfigurationError,
     HandlerTimedOut,
+    MalformedDocument,
     OutcomeUnknown,
     ShardfleetError,
     StaleEpoch,
@@ -297,7 +298,8 @@ class WorkerTurn:
         if self._why is TurnStop.IDLE:
             return self._ending(TurnOutcome.IDLE, TurnEnding.IDLE)
         if self._why is TurnStop.DRAIN:
-            await self._drain()
+            with suppress(MalformedDocument):  # Nothing is held: by such a record nobody assigns.
+                await self._drain()
             return self._ending(TurnOutcome.DRAINED, TurnEnding.DRAINED)
         # The renewals of the task would only race with the last one.
         self._renewing.set()
