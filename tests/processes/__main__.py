@@ -1,12 +1,13 @@
 """
-Six processes over 24 shards, each killed or rolled in turn: `make processes`.
+Six processes over 24 shards, each killed, rolled or frozen in turn: `make processes`.
 
 Figures go to a file; the exit code is 1 when a bound is not kept.
 """
 
 import argparse
 import json
-import tempfile
+import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from shardfleet_local.aws.launcher import EmbeddedAws
 from tests.processes.fleet import Processes, eventually
 
 PROCESSES, SHARDS, RECORDS_PER_S, FAILOVER_MS = 6, 24, 200, 10_000
+KINDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
+FROZEN_S = 60
 OTHERS_GAP_S, LOST_GAP_S, FIRST_S = 2.0, 3 * FAILOVER_MS / 1_000, 5.0
 
 
@@ -24,27 +27,42 @@ def is_shared(fleet):
 
 
 def disturb(fleet, number):
-    """Kill or roll one process, the leader each third time, and start another one for it."""
+    """Kill, roll or freeze one process, the leader each third time; start another if it ends."""
     pids = sorted(pid for pid in fleet.shares() if pid is not None)  # A lease may be on its way.
     pid = fleet.leader() if number % 3 == 0 else pids[number % len(pids)]
-    owners, hosts = fleet.owners(), fleet.hosts()
-    theirs = {int(key[-3:]) for key, owner in owners.items() if hosts.get(owner) == pid}
-    is_kill, repeats, began = number % 2 == 0, fleet.repeats(), time.time()
-    process = fleet.process(pid)
-    process.kill() if is_kill else process.terminate()
-    code = process.wait(120)
-    fleet.start()
+    what, process = KINDS[number % len(KINDS)], fleet.process(pid)
+    theirs, repeats, began = fleet.shards_of(pid), fleet.repeats(), time.time()
+    process.send_signal(what)
+    if what is signal.SIGSTOP:
+        time.sleep(FROZEN_S)
+        process.send_signal(signal.SIGCONT)
+        woken = time.time()
+    else:
+        process.wait(120)
+        fleet.start()
     eventually(lambda: is_shared(fleet), within_s=180)
+    shared_s = time.time() - began
     time.sleep(2)
-    gaps = fleet.gaps_s(began)
-    return {
-        "what": "SIGKILL" if is_kill else "SIGTERM",
-        "exit_code": code,
-        "gap_of_its_shards_s": max((gaps[shard] for shard in theirs), default=0),
-        "gap_of_others_s": max(gap for shard, gap in gaps.items() if shard not in theirs),
+    gaps = fleet.gaps(began)
+    others = max((gap, shard) for shard, gap in gaps.items() if shard not in theirs)
+    own = max((gap, shard) for shard, gap in gaps.items() if shard in theirs)
+    found = {
+        "what": what.name,
+        "at": round(began, 1),
+        "is_leader": number % 3 == 0,
+        "exit_code": process.poll(),
+        "gap_of_its_shards_s": own[0].seconds,
+        "its_shard": {"shard": own[1], "pids": own[0][1:]},
+        "gap_of_others_s": others[0].seconds,
+        "other_shard": {"shard": others[1], "pids": others[0][1:]},
         "repeats": fleet.repeats() - repeats,
-        "shared_after_s": round(time.time() - began - 2, 1),
+        "shared_after_s": round(shared_s, 1),
+        "feeder_s": fleet.feeder_s(began),
     }
+    if what is signal.SIGSTOP:
+        found["gap_when_it_woke_s"] = max(fleet.gaps_s(woken).values())
+        found["repeats_when_it_woke"] = fleet.repeats_by(pid, woken)
+    return found
 
 
 def run(minutes, folder):
@@ -87,6 +105,10 @@ def complaints(found):
         is_late = each["gap_of_others_s"] > OTHERS_GAP_S or each["gap_of_its_shards_s"] > LOST_GAP_S
         if each["what"] == "SIGKILL" and is_late:
             yield f"{each}: too long a gap"
+        if each["what"] == "SIGSTOP" and (
+            each["repeats_when_it_woke"] or each["gap_when_it_woke_s"] > OTHERS_GAP_S
+        ):
+            yield f"{each}: it did harm when it woke"
 
 
 def main():
@@ -95,9 +117,10 @@ def main():
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--output", type=Path, default=Path("build/processes/result.json"))
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = run(arguments.minutes, folder)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    folder = arguments.output.parent / "run"  # Logs and records of the last run stay there.
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    found = run(arguments.minutes, folder.resolve())
     arguments.output.write_text(json.dumps(found, indent=1) + "\n")
     wrong = [*complaints(found)]
     print(json.dumps(found, indent=1), *wrong, sep="\n")  # noqa: T201 - for a person

@@ -12,6 +12,7 @@ import uuid
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from botocore.exceptions import ClientError
 
@@ -26,6 +27,14 @@ def handle(batch):
     with open(os.environ["HANDLED"], "a") as file:
         file.write("".join(lines))
 """
+
+
+class Gap(NamedTuple):
+    """How long nothing of a shard was handled, and by whom before and after; 0: nobody's."""
+
+    seconds: float
+    before: int
+    after: int
 
 
 class Processes:
@@ -44,6 +53,7 @@ class Processes:
         self.kinesis, self.tables = aws.client("kinesis"), aws.client("dynamodb")
         self.running = []
         self.sent = Counter()
+        self._fed = []  # when each request of the feeder began and ended
         self._feeding = threading.Event()
         self._feeder = None
         self.kinesis.create_stream(StreamName=self.name, ShardCount=shards)
@@ -115,7 +125,9 @@ class Processes:
             due = time.monotonic()
             while not self._feeding.wait(max(0, due - time.monotonic())):
                 due += self.shards / per_second
+                began = time.time()
                 self.send(*range(self.shards))
+                self._fed.append((began, time.time()))
 
         self._feeder = threading.Thread(target=go_on, daemon=True)
         self._feeder.start()
@@ -140,6 +152,14 @@ class Processes:
         counts = Counter((shard, number) for _, _, shard, number in self.records())
         return sum(counts.values()) - len(counts)
 
+    def repeats_by(self, pid, since):
+        """Return how many records a process has handled since then that had been handled before."""
+        seen, found = set(), 0
+        for at, by, shard, number in self.records():
+            found += at >= since and by == pid and (shard, number) in seen
+            seen.add((shard, number))
+        return found
+
     def out_of_order(self):
         """Return how often a record came first after a later one of its shard had come."""
         highest, seen, found = {}, set(), 0
@@ -150,21 +170,38 @@ class Processes:
             highest[shard] = max(number, highest.get(shard, -1))
         return found
 
-    def gaps_s(self, since):
-        """Return each shard's longest time without a record since a point in time, until now."""
-        times = {shard: [since] for shard in range(self.shards)}
-        for at, _, shard, _ in self.records():
+    def gaps(self, since):
+        """Return each shard's longest time without a record since then, until now, and whose."""
+        handled = {shard: [(since, 0)] for shard in range(self.shards)}
+        for at, pid, shard, _ in self.records():
             if at >= since:
-                times[shard].append(at)
+                handled[shard].append((at, pid))
         now = time.time()
         return {
-            shard: round(max(b - a for a, b in pairwise([*each, now])), 2)
-            for shard, each in times.items()
+            shard: max(Gap(round(b - a, 2), p, q) for (a, p), (b, q) in pairwise([*each, (now, 0)]))
+            for shard, each in handled.items()
         }
 
-    def owners(self):
+    def gaps_s(self, since):
+        """Return each shard's longest time without a record since a point in time, until now."""
+        return {shard: gap.seconds for shard, gap in self.gaps(since).items()}
+
+    def feeder_s(self, since):
+        """Return the feeder's slowest request since then, and its longest time between two."""
+        fed = [(began, ended) for began, ended in self._fed if began >= since]
+        return {
+            "slowest": round(max((ended - began for began, ended in fed), default=0), 2),
+            "pause": round(max((b[0] - a[0] for a, b in pairwise(fed)), default=0), 2),
+        }
+
+    def owners(self, *, reading=False):
+        """Return each lease's owner, or who reads it: in a handover the one before."""
+        names = ("checkpointOwner", "leaseOwner") if reading else ("leaseOwner",)
         items = self.tables.scan(TableName=self.name)["Items"]
-        return {item["leaseKey"]["S"]: item.get("leaseOwner", {}).get("S", "") for item in items}
+        return {
+            item["leaseKey"]["S"]: next((item[n]["S"] for n in names if n in item), "")
+            for item in items
+        }
 
     def document(self, kind, name):
         key = {"kind": {"S": kind}, "id": {"S": name}}
@@ -193,6 +230,11 @@ class Processes:
         """Return how many leases each process carries; None: nobody, or one that is dead."""
         hosts = {owner: pid for owner, pid in self.hosts().items() if is_alive(pid)}
         return Counter(hosts.get(owner) for owner in self.owners().values())
+
+    def shards_of(self, pid):
+        """Return the shards that a process reads, or is to have: in a handover these differ."""
+        hosts, owned = self.hosts(), [self.owners(), self.owners(reading=True)]
+        return {int(key[-3:]) for found in owned for key in found if hosts.get(found[key]) == pid}
 
     def process(self, pid):
         return next(each for each in self.running if each.pid == pid)

@@ -12,7 +12,31 @@ from tests.processes.fleet import FAILOVER_MS, Processes, eventually
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[2]
-FIRST_RECORD_S = 30.0  # 5 s in an empty room: `make processes`; here others are at work.
+FIRST_RECORD_S = 30.0  # 5 s in an empty room: `make first-hour`; here others are at work.
+TWO_WORKERS = """
+import asyncio, os, sys, time
+from shardfleet import Worker
+
+def noting(path, until=""):
+    def handle(batch):
+        lines = [f"{time.time():.3f} {os.getpid()} {record.data.decode()}\\n" for record in batch]
+        with open(path, "a") as file:
+            file.write("".join(lines))
+        while until and not os.path.exists(until):
+            time.sleep(0.05)
+    return handle
+
+def worker(name, handle):
+    options = {"failover_ms": 3_000, "handler_timeout_ms": 300_000}
+    return Worker(stream=name, application=name, handler=handle, **options)
+
+async def main(stuck, quick, stuck_file, quick_file, until):
+    first, second = worker(stuck, noting(stuck_file, until)), worker(quick, noting(quick_file))
+    async with first, second:
+        await asyncio.gather(first.run(), second.run())
+
+asyncio.run(main(*sys.argv[1:]))
+"""
 
 
 @pytest.fixture
@@ -136,3 +160,41 @@ def test_a_worker_beside_a_web_server_in_one_program(fleet, monkeypatch):
     service.send_signal(signal.SIGINT)
     service.wait(60)
     assert set(fleet.owners().values()) == {""}
+
+
+def counters(fleet):
+    items = fleet.tables.scan(TableName=fleet.name)["Items"]
+    return {item["leaseKey"]["S"]: int(item["leaseCounter"]["N"]) for item in items}
+
+
+def test_two_workers_are_one_program_and_a_handler_that_blocks_stops_no_loop(
+    fleet, embedded_aws, tmp_path
+):
+    other_folder, until = tmp_path / "other", tmp_path / "until"
+    other_folder.mkdir()
+    with Processes(embedded_aws, other_folder) as other:
+        fleet.send(0)
+        names = (fleet.name, other.name, fleet.handled, other.handled, until)
+        program = fleet.run("-c", TWO_WORKERS, *map(str, names))
+        eventually(lambda: fleet.missing() == 0)  # From now on its handler blocks.
+        before = eventually(lambda: len(found := counters(fleet)) == 4 and found)
+        owners = fleet.owners()
+        # Its leases are renewed for longer than they would last else,
+        eventually(lambda: all(counters(fleet)[key] >= n + 6 for key, n in before.items()))
+        assert fleet.owners() == owners
+        # its manager goes on, which makes leases for the children of a split,
+        fleet.kinesis.split_shard(
+            StreamName=fleet.name,
+            ShardToSplit="shardId-000000000003",
+            NewStartingHashKey=str(7 * 2**125),
+        )
+        eventually(lambda: len(fleet.owners()) == 6)
+        # and the other stream is read.
+        for shard in range(4):
+            other.send(shard)
+        eventually(lambda: other.missing() == 0)
+        until.touch()
+        program.send_signal(signal.SIGINT)
+        program.wait(60)
+        assert (fleet.repeats(), other.repeats()) == (0, 0)
+        assert {*other.owners().values()} == {""}

@@ -1,71 +1,92 @@
 """
 A process of a fleet without Lambda: it stands for manager, and carries the slots it has taken.
 
-A slot's turns run one after another in this process's loop, each with threads of its own that end
-with it (hazard H10); a turn that fails is repeated at once, then with a growing pause. Asked to
-stop, the process ends its batches, hands its leases over and lets others know.
+A slot's turns run one after another in this process's loop; a turn that fails is repeated at once,
+then with a growing pause. Asked to stop, the process ends its batches, hands its leases over and
+lets others know.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Protocol
 
+from msgspec import Struct
+
+from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.offers import Board, Offer
-from shardfleet.domain.slots.slot import SlotInput, TurnOutcome, ask_to_drain
-from shardfleet.engine.ports import Clock
+from shardfleet.domain.slots.slot import Slot, SlotInput, TurnOutcome, ask_to_drain
+from shardfleet.engine.manager.turn import ManagerPorts
+from shardfleet.engine.ports import Clock, EventSink, Process, StateStore, WorkerLauncher
 from shardfleet.engine.retry import Halt
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.errors import ShardfleetError, told
 from shardfleet.events.worker import SlotDelayed, TurnFailed
-from shardfleet.runtime import bootstrap, managing
-from shardfleet.runtime.bootstrap import Sandbox, TurnThreads
 from shardfleet_processes.offers import OfferLauncher
 from shardfleet_processes.standing import StandingManager
 
+OF_PROCESSES = {
+    "leases_per_worker": 1_000,
+    "max_workers": 1_000,
+    "target_percent": 100,
+    "max_turn_ms": 3_600_000,
+    "start_allowance_ms": 1_000,
+}
+"""
+What a fleet of processes is told: one slot carries what there is, for nobody starts another one for
+it; a turn reloads nothing; a slot that is given a lease runs already.
+"""
 HUNGRY_MS = 250
 """How often a process without a slot looks for one."""
 _FIRST_PAUSE_MS, _MAX_PAUSE_MS = 1_000, 300_000  # hazard H9, as the state machine's
-_JOIN_MS = 5_000
 
 
-class ProcessContext:
+class Turn(Protocol):
+    """One turn of a slot: an engine's :class:`~shardfleet.engine.worker.turn.WorkerTurn`."""
+
+    def hand_over(self) -> None:
+        """Let it give its leases back and end the slot."""
+
+    async def run(self) -> TurnOutcome:
+        """Run it to its end."""
+
+
+class ProcessPorts(Struct, frozen=True, kw_only=True):
     """
-    What a turn and a handler are told of their process, in the place of Lambda's context.
+    Everything a process asks of the world.
 
-    Args:
-        name: the process's.
+    Attributes:
+        state: the fleet-state table.
         clock: this machine's.
-        deadline_ms: when the turn is cut off, by the monotonic clock.
+        events: where is told what goes on.
+        process: what ends it at once.
+        manager: makes the manager's ports, with what starts workers.
+        turn: makes a turn of a slot; what it runs on ends with it (hazard H10).
 
     """
 
-    memory_limit_in_mb = 0  # Lambda is paid for nothing.
-
-    def __init__(self, name: str, *, clock: Clock, deadline_ms: int) -> None:
-        """Keep the name as what Lambda calls the function."""
-        self.function_name = self.aws_request_id = self.invoked_function_arn = name
-        self._clock = clock
-        self._deadline_ms = deadline_ms
-
-    def get_remaining_time_in_millis(self) -> int:
-        """Return how long the turn may still run."""
-        return max(0, self._deadline_ms - self._clock.monotonic_ms())
+    state: StateStore
+    clock: Clock
+    events: EventSink
+    process: Process
+    manager: Callable[[WorkerLauncher], ManagerPorts]
+    turn: Callable[[SlotInput], AbstractAsyncContextManager[Turn]]
 
 
 class CarriedSlot:
     """One slot that this process has taken."""
 
-    def __init__(self, offer: Offer, sandbox: Sandbox, host: str) -> None:
+    def __init__(self, offer: Offer, ports: ProcessPorts, host: str) -> None:
         """Start its turns."""
         self.offer = offer
-        self._sandbox = sandbox
+        self._ports = ports
         self._host = host
         self._given = SlotInput.from_payload(json.loads(offer.text))
         self._leaving = Halt()
-        self._turn: WorkerTurn | None = None
+        self._turn: Turn | None = None
         self.task = asyncio.create_task(self._run(), name=offer.name)
 
     async def hand_over(self, state: FleetState) -> None:
@@ -73,9 +94,13 @@ class CarriedSlot:
         if not self._leaving.is_set:
             self._leaving.set()
             with suppress(ShardfleetError):  # Nothing more is assigned to it, if this is written.
-                await state.update_slot(self._given.slot_id, ask_to_drain)
+                await state.update_slot(self._given.slot_id, self._asked_to_drain)
             if self._turn is not None:
                 self._turn.hand_over()
+
+    def _asked_to_drain(self, slot: Slot) -> Slot | None:
+        """Return what asks this start of the slot to drain; a later one is somebody else's."""
+        return ask_to_drain(slot) if slot.start_epoch == self._given.start_epoch else None
 
     async def _run(self) -> None:
         failures = 0
@@ -91,29 +116,19 @@ class CarriedSlot:
                 await self._leaving.wait(pause_ms)
 
     async def _one_turn(self) -> TurnOutcome:
-        sandbox, slot_id = self._sandbox, self._given.slot_id
-        config, now_ms = sandbox.config, sandbox.clock.monotonic_ms()
-        # After the last call of a turn there is time for its hooks, and for the last writes.
-        margin_ms = config.turn_margin_ms + 2 * config.handler_timeout_ms
-        deadline_ms = now_ms + config.max_turn_ms + margin_ms
-        context = ProcessContext(self._host, clock=sandbox.clock, deadline_ms=deadline_ms)
-        threads = TurnThreads(config)
         try:
-            ports = bootstrap.worker_ports(sandbox, threads, context)
-            turn = WorkerTurn(self._given, config=config, ports=ports, deadline_ms=deadline_ms)
-            self._turn = turn
-            if self._leaving.is_set:
-                turn.hand_over()
-            return await turn.run()
+            async with self._ports.turn(self._given) as turn:
+                self._turn = turn
+                if self._leaving.is_set:
+                    turn.hand_over()
+                return await turn.run()
         except ShardfleetError as error:
-            sandbox.events.emit(
-                TurnFailed(slot_id=slot_id, worker_id=self._host, error=told(error))
-            )
+            slot_id = self._given.slot_id
+            failed = TurnFailed(slot_id=slot_id, worker_id=self._host, error=told(error))
+            self._ports.events.emit(failed)
             return TurnOutcome.FAILED
         finally:
             self._turn = None
-            if not await threads.close(within_ms=_JOIN_MS):
-                bootstrap.TellingProcess(sandbox).end("a call of the SDK outlived its turn")
 
 
 class FleetProcess:
@@ -121,24 +136,24 @@ class FleetProcess:
     One process of a fleet.
 
     Args:
-        sandbox: configuration and clients.
+        config: of the fleet.
+        ports: everything asked of the world.
         host: the process's name, which no other one has.
 
     """
 
-    def __init__(self, sandbox: Sandbox, host: str) -> None:
+    def __init__(self, config: FleetConfig, ports: ProcessPorts, host: str) -> None:
         """Ask nothing of AWS yet."""
-        self._sandbox = sandbox
+        self._config = config
+        self._ports = ports
         self._host = host
-        self._clock = sandbox.clock
-        self._threads = TurnThreads(sandbox.config)
-        store = bootstrap.state_store(sandbox, self._threads)
-        self._state = FleetState(store, sandbox.clock)
+        self._clock = ports.clock
+        self._state = FleetState(ports.state, ports.clock)
         self._offers = OfferLauncher(
-            store, host=host, clock=sandbox.clock, failover_ms=sandbox.config.failover_ms
+            ports.state, host=host, clock=ports.clock, failover_ms=config.failover_ms
         )
-        self._started_ms = sandbox.clock.now_ms()
-        self._beat_ms = sandbox.clock.monotonic_ms()
+        self._started_ms = ports.clock.now_ms()
+        self._beat_ms = ports.clock.monotonic_ms()
         self._slots: dict[str, CarriedSlot] = {}
 
     async def run(self, halt: Halt) -> None:
@@ -149,9 +164,9 @@ class FleetProcess:
             ShardfleetError: the tables do not answer at the start.
 
         """
-        sandbox, config = self._sandbox, self._sandbox.config
+        config = self._config
         await self._offers.beat(self._started_ms)
-        ports = managing.manager_ports(sandbox, self._threads, self._offers)
+        ports = self._ports.manager(self._offers)
         manager = asyncio.create_task(StandingManager(config, ports, self._offers).run(halt))
         try:
             while not halt.is_set and not manager.done():
@@ -161,20 +176,18 @@ class FleetProcess:
             halt.set()
             await self._leave()
             await manager
-            sandbox.events.flush()
-            await self._threads.close(within_ms=_JOIN_MS)
 
     async def _look(self) -> bool:
         """Show that this process lives, take or give up a slot; return whether it has one."""
         now_ms = self._clock.monotonic_ms()
         try:
             if now_ms >= self._beat_ms:
-                self._beat_ms = now_ms + self._sandbox.config.renew_ms
+                self._beat_ms = now_ms + self._config.renew_ms
                 await self._offers.beat(self._started_ms)
             await self._settle(await self._offers.look())
         except ShardfleetError as error:
             delay = SlotDelayed(slot_id="", worker_id=self._host, error=told(error))
-            self._sandbox.events.emit(delay)
+            self._ports.events.emit(delay)
         return bool(self._slots)
 
     async def _settle(self, board: Board) -> None:
@@ -188,13 +201,13 @@ class FleetProcess:
         if free := board.to_take(self._host):
             offer = board.offers[free]
             if await self._offers.take(free, offer):
-                self._slots[free] = CarriedSlot(offer, self._sandbox, self._host)
+                self._slots[free] = CarriedSlot(offer, self._ports, self._host)
         elif (one := board.to_give_up(self._host)) and one in self._slots:
             await self._slots[one].hand_over(self._state)
 
     async def _leave(self) -> None:
         """Let every slot hand over; a handler that outlives its time-out ends the process."""
-        config, slots = self._sandbox.config, [*self._slots.values()]
+        config, slots = self._config, [*self._slots.values()]
         end_ms = self._clock.monotonic_ms() + config.handler_timeout_ms + config.turn_margin_ms
         with suppress(ShardfleetError):
             await self._offers.beat(self._started_ms, is_leaving=True)
@@ -210,4 +223,4 @@ class FleetProcess:
         with suppress(ShardfleetError):
             await self._state.prompt_manager()
         if pending:
-            bootstrap.TellingProcess(self._sandbox).end("a slot has not ended in time")
+            self._ports.process.end("a slot has not ended in time")

@@ -35,17 +35,10 @@ from shardfleet.engine.retry import Halt
 from shardfleet.errors import ConfigurationError
 from shardfleet.runtime.bootstrap import Sandbox, open_sandbox
 from shardfleet.runtime.handler_loading import LoadedHandler, as_handler, load_handler
-from shardfleet_processes.process import FleetProcess
+from shardfleet_processes.composition import run_process
+from shardfleet_processes.cpu import cpu_of
+from shardfleet_processes.process import OF_PROCESSES
 
-# One slot carries what there is: nobody starts another one for it. A turn reloads nothing, and a
-# slot that is given a lease runs already.
-OF_PROCESSES = {
-    "leases_per_worker": 1_000,
-    "max_workers": 1_000,
-    "target_percent": 100,
-    "max_turn_ms": 3_600_000,
-    "start_allowance_ms": 1_000,
-}
 _VCPU_MB = 1_769  # Of one interpreter, as of a function with one vCPU.
 
 
@@ -65,6 +58,8 @@ class Worker:
         creates_tables: whether tables that are missing are made.
         metrics: ``none``, or ``emf``: metrics as log lines, which CloudWatch Logs would bill as
             metrics.
+        health: where a probe sees that the engine goes on: ``HOST:PORT``, which answers HTTP, or a
+            file that is touched each second; empty: nowhere.
         options: of :class:`~shardfleet.FleetConfig`, by their names.
 
     Raises:
@@ -81,6 +76,7 @@ class Worker:
         handler: Callable[..., Any] | str,
         creates_tables: bool = True,
         metrics: str = "none",
+        health: str = "",
         **options: Any,
     ) -> None:
         """Check the options; nothing is asked of AWS."""
@@ -88,6 +84,7 @@ class Worker:
         self._handler = handler
         self._creates_tables = creates_tables
         self._has_metrics = metrics == "emf"
+        self._health = health
         self._config = FleetConfig(
             **{
                 **OF_PROCESSES,
@@ -148,7 +145,7 @@ class Worker:
         try:
             with asyncio.Runner() as runner:
                 self._loop = runner.get_loop()
-                runner.run(FleetProcess(self._sandbox, host).run(self._halt))
+                runner.run(run_process(self._sandbox, host, self._halt, health=self._health))
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits
             self._ended.set_exception(error)
         else:
@@ -176,13 +173,14 @@ class Worker:
         if self._creates_tables:
             ensure_lease_table(clients.table_reads, config.lease_table)
             ensure_state_table(clients.table_reads, config.state_table)
-        return open_sandbox(
+        sandbox = open_sandbox(
             {**os.environ, **config.to_env()},
             memory_mb=_VCPU_MB,
             load=partial(_load, self._handler) if callable(self._handler) else load_handler,
             lines=sys.stderr,
             has_emf=self._has_metrics,
         )
+        return replace(sandbox, cpu=cpu_of(os.environ) or sandbox.cpu)
 
 
 def _load(handler: Callable[..., Any], name: str, *, contract: str) -> LoadedHandler:

@@ -68,6 +68,18 @@ def test_until_3_4_rows_have_a_table_of_their_own(tables, store):
     assert tables.items() == []
 
 
+def test_a_process_s_row_has_its_cpu_as_java_s_has_where_it_is_known(tables):
+    metrics, _ = own_tables(tables)
+    rows = make(tables, metrics, "wid", {"wid": {"S": "java-1"}} | JAVA)
+    store = DynamoDBKcl3Store(
+        tables.lease_table, tables.pools, own=own_tables(tables), tells_cpu=True
+    )
+    asyncio.run(store.write(replace(OURS, cpu=125)))
+    assert {"wid": {"S": "f-s0001"}} | JAVA | {"lut": ROW["lut"]} in rows()
+    asyncio.run(store.write(OURS))
+    assert {"wid": {"S": "f-s0001"}} | ROW in rows()
+
+
 def test_tables_with_names_of_their_own_are_those_that_the_manager_looks_in(tables):
     """K2: the application is `orders`, its lease table another; without it Java is a KCL 2."""
     orders = tables.lease_table.replace("leases", "orders")

@@ -39,6 +39,13 @@ def work(
     metrics: Annotated[
         str, typer.Option(help="none; or emf: log lines that CloudWatch Logs bills as metrics.")
     ] = "none",
+    health: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT|FILE",
+            help="For probes: an address that answers HTTP, or a file touched each second.",
+        ),
+    ] = "",
     check: Annotated[bool, typer.Option("--check", help="Say what is missing, and end.")] = False,
     create: Annotated[
         bool, typer.Option("--create/--no-create", help="Make tables that are missing.")
@@ -58,8 +65,11 @@ def work(
         handler=handler,
         creates_tables=create,
         metrics=metrics,
+        health=health,
         **given,
     )
+    if health and processes > 1:
+        raise ConfigurationError("--health: of one process; give each its own, without --processes")
     if check:
         with reaching_aws():
             missing = worker.missing()

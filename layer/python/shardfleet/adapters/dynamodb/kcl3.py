@@ -22,17 +22,22 @@ from shardfleet.adapters.sdk_errors import (
 )
 from shardfleet.adapters.thread_pool import in_threads_of
 from shardfleet.domain.balance.kcl3 import Kcl3, WorkerRow
+from shardfleet.domain.slots.usage import UNKNOWN
 
 ROWS_KEY, STATE_KEY = "wid", "key"
 MIGRATION = "Migration3.0"
 ROW_ENTITY = "WORKER_METRIC_STATS"
 _UPDATED, _VERSION, _SUPPORT = "lut", "cv", "sup"
+# Per cent; ``LinuxCpuWorkerMetric`` and the others have it as their operating range.
+_CPU_MOST = 100
 
 
 class DynamoDBKcl3Store:
     """The ``Kcl3Store`` port over the tables of one application, whichever there are."""
 
-    def __init__(self, lease_table: str, pools: TablePools, *, own: tuple[str, str]) -> None:
+    def __init__(
+        self, lease_table: str, pools: TablePools, *, own: tuple[str, str], tells_cpu: bool = False
+    ) -> None:
         """
         Read nothing yet.
 
@@ -40,12 +45,14 @@ class DynamoDBKcl3Store:
             lease_table: where a KCL since 3.5 keeps it.
             pools: of the calls.
             own: the tables of a KCL until 3.4, see :attr:`FleetConfig.kcl_tables`.
+            tells_cpu: whether rows have the worker's CPU: of processes, which have one.
 
         """
         self._lease_table = lease_table
         self._rows_table, self._state_table = own
         self._pools = pools
         self._is_single = False
+        self._tells_cpu = tells_cpu
 
     @in_threads_of("_pools.reads")
     def found(self, foreign: Sequence[str]) -> Kcl3:
@@ -93,16 +100,19 @@ class DynamoDBKcl3Store:
     @in_threads_of("_pools.writes")
     def write(self, row: WorkerRow) -> None:
         """
-        Write a row without metrics: its worker is balanced by throughput.
+        Write a row; a worker whose row has no metrics is balanced by throughput.
 
         Raises:
             OutcomeUnknown, Throttled: the next turn writes it again.
 
         """
         use = Placeholders()
+        has_cpu = self._tells_cpu and row.cpu != UNKNOWN
         sets: dict[str, dict[str, Any]] = {
-            _UPDATED: {"N": str(row.updated_s)}, "sts": {"M": {}}, "opr": {"M": {}}
-        }  # fmt: skip
+            _UPDATED: {"N": str(row.updated_s)},
+            "sts": {"M": _cpu(row.cpu / 10) if has_cpu else {}},
+            "opr": {"M": _cpu(_CPU_MOST) if has_cpu else {}},
+        }
         if self._is_single:
             sets[ENTITY_TYPE] = {"S": ROW_ENTITY}
         told = ", ".join(f"{use.name(name)} = {use.value(value)}" for name, value in sets.items())
@@ -150,6 +160,11 @@ def _rows(item: Item, key: str) -> Iterator[WorkerRow]:
     if updated is not None and item.get(ENTITY_TYPE, {"S": ROW_ENTITY}) == {"S": ROW_ENTITY}:
         support = item.get(_SUPPORT, {}).get("N", "0")
         yield WorkerRow(item[key]["S"], int(float(updated)), int(float(support)))
+
+
+def _cpu(value: float) -> dict[str, Any]:
+    """Return a metric of the type CPU, ``C``: a list of values, here of one."""
+    return {"C": {"L": [{"N": str(value)}]}}
 
 
 def _version(item: Mapping[str, Mapping[str, Any]]) -> str:

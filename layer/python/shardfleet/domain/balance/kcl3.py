@@ -4,7 +4,7 @@ Beside the KCL 3: whether its leader gives out the leases, and what our workers 
 The leader moves leases only to workers that show a fresh row of metrics (protocol.md §2.6). So each
 slot that works has one, beside Java, and the manager gives out nothing: two that balance would move
 leases to and fro. Rows without metrics are legal, and are balanced by throughput. That our manager
-leads beside Java is not built.
+leads beside Java is not built. Where every worker is a process, the rows have their CPU.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.slots.usage import UNKNOWN
 
 # A row is active for twice the time after which the KCL writes it anew (§2.6).
 FRESH_MS = 60_000
@@ -50,12 +51,14 @@ class WorkerRow(Struct, frozen=True):
         worker_id: its ``leaseOwner``.
         updated_s: ``lut``, epoch seconds.
         support: ``sup``, which a KCL 3.5 writes; 0: it has none.
+        cpu: of ours: what it uses of what it can have, thousandths; -1 unknown.
 
     """
 
     worker_id: str
     updated_s: int
     support: int = 0
+    cpu: int = UNKNOWN
 
     def is_fresh(self, now_ms: int) -> bool:
         """Return whether the KCL takes its worker for active."""
@@ -175,7 +178,7 @@ def plan_beside(
         others=others,
         graceful=others if is_kcl_3 else frozenset(),
         write=[
-            WorkerRow(slot.worker_id, now_ms // 1000)
+            WorkerRow(slot.worker_id, now_ms // 1000, cpu=slot.usage.cpu)
             for slot in shown
             if _is_due(known.get(slot.worker_id), now_ms)
         ],
