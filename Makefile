@@ -23,7 +23,7 @@ CASES ?=
 JOBS ?= 6
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
-SLOW ?= judge conformance interop sim model whole alarms faults chaos acceptance runtime first-hour fuzz spark-cluster spark-older spark-connect spark-kill mutants audit
+SLOW ?= judge conformance interop sim model whole alarms faults chaos processes acceptance runtime first-hour fuzz spark-cluster spark-older spark-connect spark-kill mutants audit
 # Tests of which `make test` runs a part.
 WHOLE := tests/end_to_end/test_many_shards.py \
   tests/spark/test_trim_horizon.py::test_every_loss_at_the_horizon_is_reported_whatever_happens \
@@ -98,7 +98,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [154 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [167 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -121,7 +121,7 @@ sim: install ## simulated fleets for MINUTES (1) or HOURS on both cores; sums to
 chaos: install ## the demo's fleet for MINUTES (5), processes killed, shards resharded, calls failing [6 min]
 	@$(BIN)/shardfleet chaos $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
-processes: install ## six processes of `shardfleet work` for MINUTES (10), each killed or rolled in turn, figures to build/processes [12 min]
+processes: install ## six processes of `shardfleet work` for MINUTES (10), each killed, rolled or frozen in turn, figures to build/processes [12 min]
 	@$(BIN)/python -m tests.processes $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 acceptance: install ## deploy, feed, disturb, update and destroy a fleet on an embedded AWS; report to build/acceptance [5 min]
@@ -163,7 +163,7 @@ audit: install ## facts about AWS older than a year, then ask a source of adviso
 runtime: install ## the assets as built on Lambda's Python and layout, their fleet and the library's tests, as root [6 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.deployed.run $(ARGS)
 
-first-hour: install ## the wheel with one extra in an empty environment: README's blocks, every command on two fleets; ARGS=spark: that extra alone [10 min]
+first-hour: install ## the wheel with one extra in an empty environment: README's blocks, every command on two fleets, the first record of a process; ARGS=spark: that extra alone [11 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.first_hour $(ARGS)
 
 spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20" [9 min]

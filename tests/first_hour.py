@@ -4,7 +4,8 @@ The first hour of somebody who has the wheel and nothing else: `python -m tests.
 The wheel is built, and installed with one extra into an empty environment outside the repository.
 There README's blocks are pasted as they stand: with `local` the handler, the test of it, and a
 stack, which has a second fleet here, and each fleet is asked by every command; with `spark` the
-pipeline. Packages come from the index that uv knows, at the lock's versions.
+pipeline; with `cli` one process of `shardfleet work`, and how soon it handles its first record.
+Packages come from the index that uv knows, at the lock's versions.
 """
 
 import argparse
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 UV = Path(sys.executable).parent / "uv"
 FLEETS = ("clicks", "clicks-orders")
 LIMIT_S = 600
+FIRST_RECORD_S = 5.0
 COMMANDS = (
     *READERS,
     ["put", "--input", "clicks.jsonl", "--key", "visitor"],
@@ -73,6 +75,12 @@ async def main():
 asyncio.run(main())
 """
 
+# A handler that says it was called; the process is new, so it is a file that is looked for.
+NOTING = """
+def handle(batch):
+    open("seen.txt", "a").write(f"{len(batch)}\\n")
+"""
+
 
 class Newcomer:
     """An empty environment with one extra of the wheel, and a folder to work in."""
@@ -83,22 +91,28 @@ class Newcomer:
         subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, self._env], check=True)
         wanted = f"shardfleet[{extra}] @ {wheel.as_uri()}"
         constraint = ("--no-verify-hashes", "--constraint", ROOT / "requirements.lock")
-        install = [UV, "pip", "install", "--quiet", "--python", self._env, *constraint, wanted]
+        # As pip does, which compiles what it installs.
+        quietly = ("--quiet", "--compile-bytecode")
+        install = [UV, "pip", "install", *quietly, "--python", self._env, *constraint, wanted]
         subprocess.run(install, check=True)
         self.run("bash", "-ec", block("mkdir"), folder=top)
         paste_files(self.folder)
 
     def run(self, *words, folder=None, **environment):
         """Run a program of that environment; raise CalledProcessError unless it goes well."""
+        where = {"cwd": folder or self.folder, "env": self._environment(environment)}
+        subprocess.run(words, **where, check=True, timeout=LIMIT_S)
+
+    def start(self, *words, **environment):
+        """Start a program of that environment; the caller ends it."""
+        program = str(self._env / "bin" / words[0])
+        where = {"cwd": self.folder, "env": self._environment(environment)}
+        return subprocess.Popen([program, *words[1:]], **where, stdin=subprocess.DEVNULL)
+
+    def _environment(self, more):
         own = {"PATH": os.pathsep.join([str(self._env / "bin"), os.environ["PATH"]])}
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL"))}
-        subprocess.run(
-            words,
-            cwd=folder or self.folder,
-            env=inherited | own | environment,
-            check=True,
-            timeout=LIMIT_S,
-        )
+        return inherited | own | more
 
     def paste(self, begins, **environment):
         self.run("bash", "-exc", block(begins), **environment)
@@ -178,7 +192,32 @@ def spark(newcomer):
     assert list((newcomer.folder / "build/views").glob("*.parquet")), "no file was written"
 
 
-EXTRAS = {"local": local, "spark": spark}
+def cli(newcomer):
+    """Run one command on a stream with records: how long after it the first one is handled."""
+    seen = newcomer.folder / "seen.txt"
+    (newcomer.folder / "noting.py").write_text(NOTING, "utf-8")
+    words = ("--stream", "clicks", "--application", "clicks", "--handler", "noting:handle")
+    with EmbeddedAws() as aws:
+        kinesis = aws.client("kinesis")
+        kinesis.create_stream(StreamName="clicks", ShardCount=SHARDS)
+        kinesis.get_waiter("stream_exists").wait(StreamName="clicks", WaiterConfig={"Delay": 1})
+        kinesis.put_record(StreamName="clicks", PartitionKey="k", Data=b"first")
+        began = time.monotonic()
+        process = newcomer.start("shardfleet", "work", *words, **aws.environment())
+        try:
+            while not seen.exists():
+                assert process.poll() is None, "it has ended"
+                assert time.monotonic() - began < LIMIT_S, "no record"
+                time.sleep(0.01)
+            first_s = time.monotonic() - began
+        finally:
+            process.terminate()
+            assert process.wait(LIMIT_S) == 0
+    print(f"[cli] first record {first_s:.2f} s after the command", flush=True)  # noqa: T201
+    assert first_s <= FIRST_RECORD_S, f"first record after {first_s:.2f} s"
+
+
+EXTRAS = {"local": local, "spark": spark, "cli": cli}
 
 
 def main():

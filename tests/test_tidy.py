@@ -70,8 +70,9 @@ ARROWS = {
             *("adapters.dynamodb.leases", "adapters.dynamodb.wire", "adapters.thread_pool"),
             *("adapters.http.answers", "adapters.http.json_service"),
         ),
+        # Of some seeds the fleet is carried by the product's processes.
         (
-            *("botocore", "msgspec", "pytest", "hypothesis"),
+            *("botocore", "msgspec", "pytest", "hypothesis", "shardfleet_processes.process"),
             *("shardfleet_testkit", "shardfleet_ops.operate", "shardfleet_ops.positions"),
         ),
     ),

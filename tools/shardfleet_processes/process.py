@@ -44,7 +44,7 @@ HUNGRY_MS = 250
 _FIRST_PAUSE_MS, _MAX_PAUSE_MS = 1_000, 300_000  # hazard H9, as the state machine's
 
 
-class Turn(Protocol):
+class CarriedTurn(Protocol):
     """One turn of a slot: an engine's :class:`~shardfleet.engine.worker.turn.WorkerTurn`."""
 
     def hand_over(self) -> None:
@@ -73,7 +73,7 @@ class ProcessPorts(Struct, frozen=True, kw_only=True):
     events: EventSink
     process: Process
     manager: Callable[[WorkerLauncher], ManagerPorts]
-    turn: Callable[[SlotInput], AbstractAsyncContextManager[Turn]]
+    turn: Callable[[SlotInput], AbstractAsyncContextManager[CarriedTurn]]
 
 
 class CarriedSlot:
@@ -86,7 +86,7 @@ class CarriedSlot:
         self._host = host
         self._given = SlotInput.from_payload(json.loads(offer.text))
         self._leaving = Halt()
-        self._turn: Turn | None = None
+        self._turn: CarriedTurn | None = None
         self.task = asyncio.create_task(self._run(), name=offer.name)
 
     async def hand_over(self, state: FleetState) -> None:

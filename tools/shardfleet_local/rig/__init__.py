@@ -3,6 +3,7 @@ The rig: one idea, a fleet that is deployed, fed, disturbed and judged; demo and
 
     source.py      the records: a file of the user's, or a generated click stream
     fleet.py       deploys: `running_fleet` on the embedded AWS (assembly_cache.py)
+    processes.py   the same as plain processes: `running_processes`, without a stack
     feed.py        feeds: through the producer, and notes where each record went
     incidents.py   disturbs: kills, freezes, reshards; proxy.py lets calls fail
     ledger.py      what handlers finished, in order (probe/ is the witness in the workers)

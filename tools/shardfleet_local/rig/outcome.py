@@ -17,6 +17,7 @@ from typing import Any
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.shards import Shard
+from shardfleet.errors import ConfigurationError
 from shardfleet.producer.settings import ProducerCounts
 from shardfleet_local.rig.feed import SentRecord
 from shardfleet_local.rig.fleet import FleetPlan
@@ -57,6 +58,9 @@ Longer than the longest wait of a state machine whose worker has crashed many ti
 (hazard H9: five minutes).
 """
 
+DRIVERS = (LAMBDA, PROCESS) = ("lambda", "process")
+"""What may carry a fleet: a deployed stack, or processes of `shardfleet work`."""
+
 SHORT_TURNS = {"SHARDFLEET_MAX_TURN_MS": "10000", "SHARDFLEET_HANDLER_TIMEOUT_MS": "5000"}
 """So that trouble also meets turns that begin and end; one that ends well forgives crashes."""
 
@@ -71,6 +75,7 @@ class RunOptions:
         folder: where the ledger goes; it is made, an older ledger in it is replaced.
         seed: of all choices.
         plan: the fleet, and the dice that let its calls fail while it is fed.
+        driver: what carries it, one of ``DRIVERS``.
         scenario: what is done to it.
         feed_ms: how long the feed lasts, at least.
         settle_ms: how long after it everything must have been handled.
@@ -82,6 +87,7 @@ class RunOptions:
     folder: Path
     seed: int = 1
     plan: FleetPlan = field(default_factory=FleetPlan)
+    driver: str = LAMBDA
     scenario: Sequence[Incident] = FULL_SCENARIO
     feed_ms: int = FEED_MS
     settle_ms: int = SETTLE_MOST_MS
@@ -100,6 +106,7 @@ def chaos_options(
     folder: Path,
     seed: int = 1,
     error_rate: float = ERROR_RATE,
+    driver: str = LAMBDA,
 ) -> RunOptions:
     """
     Return the profile of chaos.
@@ -110,8 +117,14 @@ def chaos_options(
         folder: where the ledger goes.
         seed: of all choices.
         error_rate: part of the calls to DynamoDB, Kinesis and Step Functions that go wrong.
+        driver: what carries the fleet, one of ``DRIVERS``.
+
+    Raises:
+        ConfigurationError: there is no such driver.
 
     """
+    if driver not in DRIVERS:
+        raise ConfigurationError(f"--driver {driver}: {' or '.join(DRIVERS)} expected")
     duration_ms = round(minutes * 60_000)
     dice = FaultDice(random.Random(seed), rate=error_rate, is_on=False)
     return RunOptions(
@@ -119,6 +132,7 @@ def chaos_options(
         folder=folder,
         seed=seed,
         plan=FleetPlan(environment=SHORT_TURNS, dice=dice),
+        driver=driver,
         scenario=chaos_scenario(duration_ms, seed=seed),
         feed_ms=duration_ms,
         settle_ms=CHAOS_SETTLE_MOST_MS,

@@ -23,7 +23,8 @@ from shardfleet.producer.settings import ProducerCounts
 from shardfleet_local.rig.feed import SentRecord, feed_stream
 from shardfleet_local.rig.fleet import RunningFleet, running_fleet
 from shardfleet_local.rig.incidents import Troublemaker, clock_text
-from shardfleet_local.rig.outcome import Outcome, RunOptions
+from shardfleet_local.rig.outcome import PROCESS, Outcome, RunOptions
+from shardfleet_local.rig.processes import running_processes
 from shardfleet_local.rig.proxy import FaultDice
 from shardfleet_local.rig.spark_part import run_spark
 from shardfleet_local.rig.verdict import Deliveries, recoveries, unsettled_leases, verdict
@@ -54,7 +55,8 @@ def run_rig(options: RunOptions, say: Callable[[str], None]) -> Outcome:
     options.folder.mkdir(parents=True, exist_ok=True)
     ledger_file = options.folder.resolve() / LEDGER_FILE
     ledger_file.unlink(missing_ok=True)
-    with running_fleet(ledger_file, options.plan, say=say) as fleet:
+    runs = running_processes if options.driver == PROCESS else running_fleet
+    with runs(ledger_file, options.plan, say=say) as fleet:
         outcome = asyncio.run(_Run(fleet, options, say).to_its_end(started_ms))
         if options.spark:
             spark = run_spark(

@@ -183,6 +183,9 @@ def chaos(
     error_rate: Annotated[
         float, typer.Option(min=0, max=0.5, help="Part of the calls to AWS that go wrong.")
     ] = 0.12,
+    driver: Annotated[
+        str, typer.Option(help="What carries the fleet: lambda, or process (`shardfleet work`).")
+    ] = "lambda",
     seed: Annotated[int, typer.Option(help="Of the click stream and of every choice.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for result.json.")] = Path("build/chaos"),
 ) -> None:
@@ -196,6 +199,7 @@ def chaos(
         folder=output,
         seed=seed,
         error_rate=error_rate,
+        driver=driver,
     )
     outcome = run_rig(options, _tell_line)
     file = write_result(outcome, output)

@@ -23,7 +23,9 @@ class KilledError(BaseException):
 
 class Actor:
     """
-    One invocation: of a worker or of the manager.
+    One invocation, of a worker or of the manager, or a part of a process.
+
+    All parts of a process live, freeze and die together.
 
     Attributes:
         name: unique in the run, e.g. ``s0001#12``.
@@ -38,6 +40,8 @@ class Actor:
         to_compute_s: for how long its processor has work still, beyond what is under way.
         faults: what was done to it, in order: milliseconds and what.
         execution: start epoch and generation of the execution that invoked it.
+        fellows: the parts of its process, the main one first; in Lambda itself alone.
+        cut_off_until_ms: until when its process reaches no table, told of the main part.
         wall_ms: tells the time by its wall clock, epoch milliseconds; the simulation's own time
             until it has one.
 
@@ -57,15 +61,38 @@ class Actor:
         self.to_compute_s = 0.0
         self.faults: list[tuple[int, str]] = []
         self.execution = (0, 0)
+        self.fellows = [self]
+        self.cut_off_until_ms = 0
         self.wall_ms = now_ms
         self._now_ms = now_ms
         self._frozen_since_ms = 0
         self._is_computing = False
         self._parked: list[tuple[Callable[..., object], tuple[Any, ...], Context]] = []
 
+    @property
+    def main(self) -> Actor:
+        """Return the main part of its process."""
+        return self.fellows[0]
+
+    def join(self, main: Actor) -> None:
+        """Become a part of a process; its clock is that of the whole."""
+        self.fellows = main.fellows
+        self.fellows.append(self)
+        self.wall_ms = main.wall_ms
+
+    def part(self) -> None:
+        """Be no part of its process any more: it has returned, and the process goes on."""
+        self.fellows.remove(self)
+        self.fellows = [self]
+
     def suffered(self, what: str) -> None:
         """Remember a fault, so that checkers know what it explains."""
         self.faults.append((self._now_ms(), what))
+
+    def all_suffered(self, what: str) -> None:
+        """Remember a fault of the whole process."""
+        for each in self.fellows:
+            each.suffered(what)
 
     def start(self, main: Coroutine[Any, Any, object]) -> None:
         """Run its main coroutine; :attr:`ended` gets the result, or None if it dies."""
@@ -95,20 +122,26 @@ class Actor:
             raise KilledError
 
     def kill(self) -> None:
-        """Let it die now: from here on none of its port calls has an effect."""
+        """Let its process die now: from here on none of its port calls has an effect."""
+        for each in self.fellows:
+            each.die()
+
+    def die(self) -> None:
+        """Let it alone die, of its process."""
         if self.is_dead:
             return
         self.is_dead = True
         if not self.ended.done():
             self.ended.set_result(None)
-        self.thaw()
+        self._thaw()
         for task in list(self.tasks):
             task.cancel()
 
     def freeze(self) -> None:
-        """Let nothing of it run until :meth:`thaw`."""
-        if not self.is_frozen and not self.is_dead:
-            self.is_frozen, self._frozen_since_ms = True, self._now_ms()
+        """Let nothing of its process run until :meth:`thaw`."""
+        for each in self.fellows:
+            if not each.is_frozen and not each.is_dead:
+                each.is_frozen, each._frozen_since_ms = True, each._now_ms()  # noqa: SLF001
 
     def compute(self, duration_s: float) -> bool:
         """
@@ -125,7 +158,11 @@ class Actor:
         return begins
 
     def thaw(self) -> None:
-        """Let it run again: all that was due meanwhile, in order."""
+        """Let its process run again: all that was due meanwhile, in order."""
+        for each in self.fellows:
+            each._thaw()  # noqa: SLF001 - of its own kind
+
+    def _thaw(self) -> None:
         if not self.is_frozen:
             return
         if not self._is_computing:

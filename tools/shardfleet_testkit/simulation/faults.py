@@ -31,7 +31,8 @@ class FaultMix:
     The probability of each kind of fault; the defaults are the greatest ones.
 
     Attributes of tables and streams are per call; ``connection_lost``, ``duplicate_call`` and
-    ``late_start`` per invocation or start; ``kill_between`` and ``freeze`` per actor and second;
+    ``late_start`` per invocation or start, the first of a process each 15 s: it reaches no table
+    for a while; ``kill_between`` and ``freeze`` per actor and second;
     handler faults per batch,
     ``poison`` per put: a record that kills whoever handles it; ``cold_start`` and ``slow_import``
     per invocation; ``foreign_checkpoint`` and ``rewind`` per lease and second; those of the sink

@@ -57,7 +57,7 @@ from shardfleet_testkit.simulation.user_handler import (
 from shardfleet_testkit.simulation.wire import Outage, Wire
 
 MANAGER_BOX_MS = 70_000
-_FOREVER_MS = 24 * 3_600_000
+FOREVER_MS = 24 * 3_600_000
 # Two managers' clocks may differ by clock_skew_ms (2,000), so each by less than half of that.
 _DRIFT_MS = 900
 # With the last renewal before it, and the adoption after it, still within the failover time.
@@ -104,10 +104,11 @@ class ActorClock:
         self._actor.check()
 
 
-class _Sink:
+class ActorEvents:
     """The ``EventSink`` port of one invocation: the dead tell nothing."""
 
     def __init__(self, actor: Actor, around: Surroundings) -> None:
+        """Tell what one says."""
         self._actor = actor
         self._around = around
 
@@ -122,17 +123,18 @@ class _Sink:
         self._around.tell(self._actor, event)
 
 
-class _Process:
+class ActorProcess:
     """The ``Process`` port of one invocation."""
 
     def __init__(self, actor: Actor, around: Surroundings) -> None:
+        """End whoever is given."""
         self._actor = actor
         self._around = around
 
     def end(self, reason: str) -> Never:
         """Let the invocation die."""
         self._around.log(self._actor.name, "ends its process:", reason)
-        self._actor.suffered("process ended")
+        self._actor.all_suffered("process ended")
         self._actor.kill()
         raise KilledError
 
@@ -231,7 +233,7 @@ class Functions:
         """Invoke the worker function; None is a crash, as far as the caller can tell."""
         faults = self._around.faults
         await self.is_reachable.wait()
-        await self._cold_start(self.worker_id(given.slot_id))
+        await self.cold_start(self.worker_id(given.slot_id))
         actor = self._begin_worker(given)
         if faults.strike("duplicate_call", actor.worker_id):
             actor.suffered("duplicate call")
@@ -255,27 +257,30 @@ class Functions:
         """Invoke the manager function, asynchronously; nobody repeats what is not invoked."""
         if not self.is_reachable.is_set():
             return
-        actor = self._new_actor("manager", "")
-        clock = ActorClock(actor, self._around)
+        actor = self.new_actor("manager", "")
+        ports = self.manager_ports(actor, ActorClock(actor, self._around), launcher_of(actor))
+        run = run_manager(self.config, ports, run_ms=self.config.max_manager_ms)
+        self.start(actor, run, MANAGER_BOX_MS)
+
+    def manager_ports(self, actor: Actor, clock: Clock, launcher: WorkerLauncher) -> ManagerPorts:
+        """Return the manager's ports for one invocation, or for a process."""
         stream = self._stream(actor)
-        ports = ManagerPorts(
+        return ManagerPorts(
             leases=self._leases(actor),
             kcl3=self._kcl3(actor),
-            state=FleetState(self._state(actor), clock),
+            state=FleetState(self.state_of(actor), clock),
             stream=stream,
             source=PolledSource(stream, clock),
-            launcher=launcher_of(actor),
+            launcher=launcher,
             clock=clock,
             entropy=self._entropy(actor),
-            events=_Sink(actor, self._around),
+            events=ActorEvents(actor, self._around),
         )
-        run = run_manager(self.config, ports, run_ms=self.config.max_manager_ms)
-        self._start(actor, run, MANAGER_BOX_MS)
 
     def peer(self, number: int, *, hurry: float = 1.0, is_old: bool = False) -> Actor:
         """Start a worker that behaves like the KCL for Java; it runs until it is killed."""
         worker_id = f"java-{number}"
-        actor = self._new_actor("java", worker_id)
+        actor = self.new_actor("java", worker_id)
         shared = self._services.kcl3
         kcl3 = None
         if shared is not None:
@@ -288,26 +293,26 @@ class Functions:
             kcl3=kcl3,
             is_old=is_old,
         )
-        self._start(actor, peer.run(), _FOREVER_MS)
+        self.start(actor, peer.run(), FOREVER_MS)
         return actor
 
     def person(self, command: str) -> Person:
         """Begin an operator's command; nobody but its own calls freezes or kills it."""
         self._around.commands[command] += 1
-        actor = self._new_actor("operator", "")
+        actor = self.new_actor("operator", "")
         clock = ActorClock(actor, self._around)
         return Person(
             actor=actor,
             clock=clock,
             entropy=self._entropy(actor),
             leases=self._leases(actor),
-            state=FleetState(self._state(actor), clock),
+            state=FleetState(self.state_of(actor), clock),
             stream=self._stream(actor),
             kcl3=self._kcl3(actor),
             kept=RedrivenDocuments(
                 self._kept, Wire(actor, self._around, Outage()), around=self._around
             ),
-            events=_Sink(actor, self._around),
+            events=ActorEvents(actor, self._around),
         )
 
     async def redrive(self, event: Mapping[str, Any]) -> HandlerResult:
@@ -318,7 +323,7 @@ class Functions:
             OutcomeUnknown: it died, or ended its process.
 
         """
-        actor, config = self._new_actor("redrive", ""), self.config
+        actor, config = self.new_actor("redrive", ""), self.config
         clock, is_manual = ActorClock(actor, self._around), config.way.handler_checkpoints
         handler = RedrivenHandler(
             actor, self._around, clock, overlaps=self._overlaps, is_manual=is_manual
@@ -336,7 +341,7 @@ class Functions:
                 return await work.run(handler)
             return None
 
-        self._start(actor, run(), self._box_ms)
+        self.start(actor, run(), self._box_ms)
         await asyncio.wait([actor.ended])
         result = None if actor.ended.exception() else actor.ended.result()
         if not isinstance(result, HandlerResult):
@@ -357,17 +362,29 @@ class Functions:
         actor.kill()
 
     def _begin_worker(self, given: SlotInput) -> Actor:
-        actor = self._new_actor(given.slot_id, self.worker_id(given.slot_id))
+        actor = self.slot_actor(given)
+        clock = ActorClock(actor, self._around)
+        ports, deadline_ms = self.worker_ports(actor, clock), clock.monotonic_ms() + self._box_ms
+        turn = worker_turn(given, config=self.config, ports=ports, deadline_ms=deadline_ms)
+        self.start(actor, turn, self._box_ms)
+        return actor
+
+    def slot_actor(self, given: SlotInput) -> Actor:
+        """Return who runs the next turn of a slot."""
+        actor = self.new_actor(given.slot_id, self.worker_id(given.slot_id))
         actor.execution = (given.start_epoch, given.generation)
         self.latest[given.slot_id] = actor
         self.turns += 1
-        clock = ActorClock(actor, self._around)
+        return actor
+
+    def worker_ports(self, actor: Actor, clock: Clock) -> WorkerPorts:
+        """Return the ports of a slot's turn."""
         stream = self._stream(actor)
-        ports = WorkerPorts(
+        return WorkerPorts(
             clock=clock,
             entropy=self._entropy(actor),
             leases=self._leases(actor),
-            state=self._state(actor),
+            state=self.state_of(actor),
             stream=stream,
             source=PolledSource.of_worker(stream, clock, self.config),
             handler=self.handler_of(actor, clock),
@@ -378,13 +395,9 @@ class Functions:
                 Wire(actor, self._around, Outage()),
                 policy=self.policy,
             ),
-            events=_Sink(actor, self._around),
-            process=_Process(actor, self._around),
+            events=ActorEvents(actor, self._around),
+            process=ActorProcess(actor, self._around),
         )
-        deadline_ms = clock.monotonic_ms() + self._box_ms
-        turn = worker_turn(given, config=self.config, ports=ports, deadline_ms=deadline_ms)
-        self._start(actor, turn, self._box_ms)
-        return actor
 
     def worker_id(self, slot_id: str) -> str:
         """Return the owner's name under which a slot's worker holds leases."""
@@ -398,13 +411,14 @@ class Functions:
             if actor.worker_id == late.worker_id:
                 actor.suffered("late twin")
 
-    async def _cold_start(self, worker_id: str) -> None:
+    async def cold_start(self, worker_id: str) -> None:
         """Let Lambda take its time to find a sandbox; the invocation's own time begins after."""
         faults = self._around.faults
         if faults.strike("cold_start", worker_id):
             await asyncio.sleep(faults.between("cold_start", 0.5, _COLD_MOST_S))
 
-    def _start(self, actor: Actor, main: Coroutine[Any, Any, object], box_ms: int) -> None:
+    def start(self, actor: Actor, main: Coroutine[Any, Any, object], box_ms: int) -> None:
+        """Let an actor run, for so long at most."""
         self.alive.append(actor)
         self._around.log(actor.name, "begins")
         actor.start(main)
@@ -430,13 +444,16 @@ class Functions:
         around.log(actor.name, "returns", result)
         for checker in around.checkers:
             checker.turn_over(around.now_ms, actor, left=left, error=text)
+        if actor is not actor.main:
+            actor.part()
         actor.kill()
 
     def _scripted(self, actor: Actor, clock: Clock) -> HandlerRunner:
         is_manual = self.config.way.handler_checkpoints
         return UserHandler(actor, self._around, clock, overlaps=self._overlaps, is_manual=is_manual)
 
-    def _new_actor(self, role: str, worker_id: str) -> Actor:
+    def new_actor(self, role: str, worker_id: str) -> Actor:
+        """Return an actor that has not begun."""
         self._numbers += 1
         return Actor(f"{role}#{self._numbers}", worker_id, now_ms=self._around.clock.monotonic_ms)
 
@@ -454,7 +471,8 @@ class Functions:
         wire = Wire(actor, self._around, Outage())
         return FaultyKcl3(shared.rows, wire, around=self._around, by=actor)
 
-    def _state(self, actor: Actor) -> FaultyState:
+    def state_of(self, actor: Actor) -> FaultyState:
+        """Return an actor's way to the fleet-state table."""
         wire = Wire(actor, self._around, self._services.state_outage)
         return FaultyState(self._services.state, wire, around=self._around, by=actor)
 

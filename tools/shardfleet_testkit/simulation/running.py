@@ -30,6 +30,7 @@ _WIRED_BUSY_S = 150.0  # at most: a call through the SDK costs as much as ten in
 _INSTANT_ONE_IN = 9  # seeds: their fleets begin at an instant, in streams resharded before it
 _LANES_ONE_IN, _LANES = 5, 2  # seeds: records of a shard are handled side by side
 _ANEW_ONE_IN, _ANEW = 4, 1  # seeds: their fleets are deployed again, with other options
+_PROCESSES_ONE_IN, _PROCESSES = 3, 2  # seeds: processes carry their fleets, and no Lambda
 _THREADS_ONE_IN, _THREADS = 7, 3  # seeds: their handlers run in threads
 # Seeds without lanes: their shards have tumbling windows, or their checkpoints are manual.
 _WINDOWS_ONE_IN, _WINDOWS, _BY_HAND = 6, 4, 2
@@ -140,6 +141,8 @@ def _shape(options: Options, chance: random.Random) -> Shape:
         shape = shape.from_instant(random.Random(f"{seed}/instant"))
     elif seed % _LEFT_ONE_IN == 0:
         shape = shape.left()
+    if seed % _PROCESSES_ONE_IN == _PROCESSES:
+        shape = shape.in_processes(random.Random(f"{seed}/processes"))
     is_anew = seed % _ANEW_ONE_IN == _ANEW
     return shape.told_anew(random.Random(f"{seed}/anew")) if is_anew else shape
 

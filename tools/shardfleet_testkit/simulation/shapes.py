@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
+from shardfleet_processes.process import OF_PROCESSES
 from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN
 from shardfleet_testkit.simulation.java_taker import FAILOVER_MS
@@ -112,6 +113,7 @@ class Shape:
         recreated_s: when the stream is deleted and created again; 0: never.
         instant_s: for AT_TIMESTAMP: when the fleet is to begin; it is deployed soon after.
         anew: what the fleet is told when it is deployed again, for a while; None: it is not.
+        processes: how many carry the fleet instead of Lambda; 0: Lambda does.
         is_left: after the busy time Lambda invokes nothing for longer than records are kept.
 
     """
@@ -142,6 +144,7 @@ class Shape:
     recreated_s: float = 0.0
     instant_s: float = 0.0
     anew: FleetConfig | None = None
+    processes: int = 0
     is_left: bool = False
 
     @classmethod
@@ -260,7 +263,22 @@ class Shape:
         if self.config.tumbling_window_ms or self.config.way.handler_checkpoints:
             told["parallelism"] = 1
         told["min_workers"] = min(told["min_workers"], told["max_workers"])
+        if self.processes:  # They are as many as there are.
+            told |= {name: OF_PROCESSES[name] for name in OF_PROCESSES.keys() & told.keys()}
         return dataclasses.replace(self, anew=replace(self.config, **told), measures_quiet=False)
+
+    def in_processes(self, chance: random.Random) -> Shape:
+        """Let processes carry the fleet, with a slot each, as `shardfleet work` does."""
+        config = replace(
+            self.config,
+            leases_per_worker=OF_PROCESSES["leases_per_worker"],
+            max_workers=OF_PROCESSES["max_workers"],
+            target_percent=OF_PROCESSES["target_percent"],
+            max_turn_ms=chance.choice((20_000, OF_PROCESSES["max_turn_ms"])),
+        )
+        return dataclasses.replace(
+            self, config=config, processes=self.config.min_workers, measures_quiet=False
+        )
 
     def left(self) -> Shape:
         """Let nothing be invoked for a day, so that what is unread then is trimmed."""

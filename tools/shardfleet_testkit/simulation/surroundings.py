@@ -113,14 +113,15 @@ class Surroundings:
         self.loop.call_soon(send, context=self._outside)
 
     def freeze(self, actor: Actor, duration_s: float) -> None:
-        """Let nothing of an invocation run for so long."""
+        """Let nothing of an invocation, or of its process, run for so long."""
+        main = actor.main
 
         async def thaw() -> None:
             await asyncio.sleep(duration_s)
-            actor.thaw()
+            main.thaw()
 
         self.freezes += 1
-        actor.freeze()
+        main.freeze()
         self.spawn(thaw(), f"thaw {actor.name}")
 
     def compute(self, actor: Actor, duration_s: float) -> None:

@@ -237,13 +237,13 @@ class _Way:
             PASSAGE.reset(before)
         self._around.log(self.by, what, self.shard_id, "->", result)
         if self._around.faults.strike("kill_at_sink"):
-            self.actor.suffered("killed")
+            self.actor.all_suffered("killed")
             self._around.log(self.by, "killed after", what)
             self.actor.kill()
             self.actor.check()
         if self._around.faults.strike("freeze_at_sink"):
             duration_s = self._around.faults.between("freeze_at_sink", *_FREEZE_S)
-            self.actor.suffered("frozen")
+            self.actor.all_suffered("frozen")
             self._around.log(self.by, "frozen after", what, "for", round(duration_s * 1000), "ms")
             self._around.freeze(self.actor, duration_s)
         return result

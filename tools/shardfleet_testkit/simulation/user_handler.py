@@ -195,7 +195,7 @@ class UserHandler:
 
     def _die(self, of: str) -> None:
         self._around.log(self._actor.name, "dies of", of)
-        self._actor.suffered("killed by user code")
+        self._actor.all_suffered("killed by user code")
         self._actor.kill()
         self._actor.check()
 
@@ -322,7 +322,7 @@ def take_effect(actor: Actor, around: Surroundings, record: Record, *, call: int
         around.faults.struck("poison", record.shard_id)
         for killed in around.seers["call_killed"]:
             killed(now_ms, actor, record.shard_id, call=f"{RECORD} {entry}")
-        actor.suffered("killed by a record")
+        actor.all_suffered("killed by a record")
         actor.kill()
         actor.check()
     handled = Handled(at_ms=now_ms, by=actor, entry=entry, call=call)

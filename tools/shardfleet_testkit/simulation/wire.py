@@ -71,6 +71,9 @@ class Wire:
 
         """
         await self._send(what, about, writes=False)
+        if self._is_cut_off:
+            await self._no_answer(what, about)
+            raise Throttled(f"{what} {about}: not reached")
         result = _at_once(work())
         if self._around.faults.strike("slow_call", about):
             await self._around.loop.pause(self._around.faults.between("slow_call", 0.1, 1.9))
@@ -101,7 +104,7 @@ class Wire:
         """
         await self._send(what, about, writes=True)
         faults = self._around.faults
-        if faults.strike("request_lost", about):
+        if self._is_cut_off or faults.strike("request_lost", about):
             await self._no_answer(what, about)
             message = f"{what} {about}: no answer"
             raise OutcomeUnknown(message)
@@ -151,6 +154,12 @@ class Wire:
         if faults.strike("odd_answer", about):
             raise self._odd_answer(f"{what} {about}", writes=writes)
 
+    @property
+    def _is_cut_off(self) -> bool:
+        """Return whether the caller's process reaches no table at present."""
+        is_cut_off = self._around.now_ms < self._actor.main.cut_off_until_ms
+        return is_cut_off and self._throttle == "throttle"
+
     def _odd_answer(self, what: str, *, writes: bool) -> ShardfleetError:
         """Return what the adapters raise for one answer of the table of refusals, or beside it."""
         code, status = _ANSWERS[self._around.faults.whole("odd_answer", 0, len(_ANSWERS) - 1)]
@@ -166,14 +175,14 @@ class Wire:
         self._around.log(self._actor.name, what, about, "no answer")
 
     def _die(self, what: str, about: str) -> None:
-        self._actor.suffered("killed")
+        self._actor.all_suffered("killed")
         self._around.log(self._actor.name, "killed in", what, about)
         self._actor.kill()
         self._actor.check()
 
     def _freeze(self, what: str, about: str) -> None:
         """Let nothing of the caller run for a while, the call on the tip of its tongue."""
-        self._actor.suffered("frozen")
+        self._actor.all_suffered("frozen")
         self._around.log(self._actor.name, "frozen in", what, about)
         self._around.freeze(
             self._actor, self._around.faults.between("freeze_in_call", *self._around.freeze_s)

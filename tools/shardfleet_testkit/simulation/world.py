@@ -28,6 +28,7 @@ from shardfleet_testkit.simulation.java_leader import kcl3_world
 from shardfleet_testkit.simulation.operating import RewindingPerson
 from shardfleet_testkit.simulation.outside_writers import OtherHands
 from shardfleet_testkit.simulation.pauser import Pauser
+from shardfleet_testkit.simulation.processes import Processes
 from shardfleet_testkit.simulation.shapes import FILTERS, Shape
 from shardfleet_testkit.simulation.spoiler import Spoiler
 from shardfleet_testkit.simulation.state_machine import StateMachine
@@ -101,6 +102,7 @@ class World:
             worker_box_ms=shape.box_ms,
             handlers_overlap=shape.handlers_overlap,
         )
+        self._processes = Processes(around, self.functions)
         self._machine = StateMachine(around, self.functions, max_loops=shape.max_loops)
         self._hands = OtherHands(around, self.leases)
         self._rewinder = RewindingPerson(
@@ -140,7 +142,7 @@ class World:
     async def _scenario(self) -> None:
         around, shape = self._around, self._shape
         around.spawn(self._produce(), "producer")
-        around.spawn(self._schedule(), "schedule")
+        self._run_managers()
         around.spawn(self._resume_stopped(), "operator")
         busy = [
             around.spawn(self._reshard(), "reshards"),
@@ -185,6 +187,13 @@ class World:
             await asyncio.sleep(_MINUTE_S)
         self._end()
 
+    def _run_managers(self) -> None:
+        """Let there be processes, each of which stands for manager, or a scheduled function."""
+        for number in range(self._shape.processes):
+            self._around.spawn(self._processes.keep(number), f"process {number}")
+        if not self._shape.processes:
+            self._around.spawn(self._schedule(), "schedule")
+
     async def _stand_still(self) -> None:
         """
         Let nothing be invoked for so long that what is unread then is trimmed.
@@ -207,6 +216,7 @@ class World:
         around, functions = self._around, self.functions
         around.log("world", "nothing is invoked from here on")
         functions.is_reachable.clear()
+        self._processes.stop()
         await asyncio.sleep(_LEFT_AWAKE_S)
         self._is_awake.clear()
         await asyncio.sleep(duration_s)
@@ -373,19 +383,20 @@ class World:
             if faults.strike("clocks_jump"):
                 self._around.clocks_off_ms = faults.whole("clocks_jump", -1, 1) * _JUMP_MS
                 self._around.log("world", "all clocks are off by", self._around.clocks_off_ms)
-            for actor in list(self.functions.alive):
-                if faults.strike("clock_jumps", actor.worker_id):
+            for actor in [each for each in self.functions.alive if each is each.main]:
+                who = next((each.worker_id for each in actor.fellows if each.worker_id), "")
+                if faults.strike("clock_jumps", who):
                     actor.clock_off_ms = faults.whole("clock_jumps", -1, 1) * _JUMP_MS
                     self._around.log(actor.name, "has a clock off by", actor.clock_off_ms)
-                if faults.strike("kill_between", actor.worker_id):
-                    actor.suffered("killed")
+                if faults.strike("kill_between", who):
+                    actor.all_suffered("killed")
                     self._around.log(actor.name, "killed")
                     actor.kill()
-                elif not actor.is_frozen and faults.strike("freeze", actor.worker_id):
+                elif not actor.is_frozen and faults.strike("freeze", who):
                     self._freeze(actor)
 
     def _freeze(self, actor: Actor) -> None:
         duration_s = self._around.faults.between("freeze", *self._shape.freeze_s)
-        actor.suffered("frozen")
+        actor.all_suffered("frozen")
         self._around.log(actor.name, "frozen for", round(duration_s * 1000), "ms")
         self._around.freeze(actor, duration_s)
