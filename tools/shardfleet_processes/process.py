@@ -86,15 +86,18 @@ class CarriedSlot:
         self._host = host
         self._given = SlotInput.from_payload(json.loads(offer.text))
         self._leaving = Halt()
+        self._is_told = False
         self._turn: CarriedTurn | None = None
         self.task = asyncio.create_task(self._run(), name=offer.name)
 
     async def hand_over(self, state: FleetState) -> None:
-        """Ask the slot to give its leases back and to end; again is the same."""
+        """Ask the slot to give its leases back and to end; again: what was refused before."""
+        if not self._is_told:
+            with suppress(ShardfleetError):  # Once it is written nothing more is assigned to it.
+                await state.update_slot(self._given.slot_id, self._asked_to_drain)
+                self._is_told = True
         if not self._leaving.is_set:
             self._leaving.set()
-            with suppress(ShardfleetError):  # Nothing more is assigned to it, if this is written.
-                await state.update_slot(self._given.slot_id, self._asked_to_drain)
             if self._turn is not None:
                 self._turn.hand_over()
 
@@ -217,6 +220,7 @@ class FleetProcess:
             _, pending = await asyncio.wait(pending, timeout=config.renew_ms / 1000)
             with suppress(ShardfleetError):
                 await self._offers.beat(self._started_ms, is_leaving=True)
+            await asyncio.gather(*(slot.hand_over(self._state) for slot in slots))
         for name, slot in self._slots.items():
             await self._offers.finish(name, slot.offer)
         await self._offers.leave()

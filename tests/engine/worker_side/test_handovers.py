@@ -7,7 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from shardfleet.domain.leases import changes as lease_changes
-from shardfleet.domain.slots.slot import SlotState, announce_assignment, intend_start
+from shardfleet.domain.slots.slot import (
+    SlotState,
+    TurnOutcome,
+    announce_assignment,
+    intend_start,
+)
+from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.events.delivery import AggregatesNotExpanded
 from shardfleet.events.worker import HandoverNoticed, LeaseReleased
 from shardfleet_testkit.clock import run_virtual
@@ -312,3 +318,22 @@ async def test_a_slot_that_is_started_again_finds_what_it_was_handed():
     await world.turn(started.slot_input())
 
     assert world.numbers == [1, 2, 3]
+
+
+@virtual
+async def test_what_is_announced_to_a_slot_that_gives_up_already_is_looked_for_as_long():
+    """Whoever announced it did not know: the wish to drain was not written yet (H2)."""
+    world = World(idle_end_ms=600_000)
+    given = await world.open_slot()
+    deadline_ms = world.clock.monotonic_ms() + 200_000
+    turn = WorkerTurn(given, config=world.config, ports=world.ports(), deadline_ms=deadline_ms)
+    running = asyncio.create_task(turn.run())
+    await world.clock.sleep_ms(5_000)
+    await world.change_slot(lambda s: announce_assignment(s, [key(7)]))
+    turn.hand_over()
+    await world.clock.sleep_ms(9_000)
+    await world.change_slot(lambda s: announce_assignment(s, [key(8)]))
+    announced_ms = world.clock.monotonic_ms()
+
+    assert await running is TurnOutcome.DRAINED
+    assert world.clock.monotonic_ms() - announced_ms >= world.config.failover_ms

@@ -321,10 +321,12 @@ class WorkerTurn:
 
         """
         patience, hard = self._patience, self._hard
-        began_ms = self._ports.clock.monotonic_ms()
+        began_ms, known_seq = self._ports.clock.monotonic_ms(), self._watch.served_seq
         while True:
             await self._work.release_all(hard)
             slot = await patience.persist(self._record.look, hard)
+            if slot.assign_seq > known_seq:  # Announced before whoever announced it knew.
+                began_ms, known_seq = self._ports.clock.monotonic_ms(), slot.assign_seq
             unserved = slot.assigned if slot.assign_seq > self._watch.served_seq else ()
             adopt = partial(self._work.checkpointer.adopt, unserved)
             found = await patience.persist(adopt, hard) if unserved else {}
