@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_standard_input_is_read(monkeypatch):
     class Stdin:
         buffer = io.BytesIO(b'{"who": 1}\n')
 
-    monkeypatch.setattr(source.sys, "stdin", Stdin)
+    monkeypatch.setattr(sys, "stdin", Stdin)
 
     assert read_source("-", "who").records[0].key == "1"
 
@@ -148,7 +149,7 @@ def test_nothing_but_rejects_is_still_an_error(write):
 def test_too_many_records_are_refused_with_advice(write, monkeypatch):
     monkeypatch.setattr(source, "RECORDS_MOST", 2)
 
-    assert "head -n 2 clicks.jsonl" in refusal(write('{"who": 1}\n' * 3))
+    assert "3 records, at most 2 are taken; cut it first" in refusal(write('{"who": 1}\n' * 3))
 
 
 def test_the_click_stream_is_the_same_for_the_same_seed_and_different_for_another():

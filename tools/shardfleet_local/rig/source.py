@@ -1,27 +1,24 @@
 """
-The records of a run: JSON lines or CSV of the user's, or a generated click stream.
+The records of a run: those of a user's file, or a generated click stream.
 
 A file is read and checked as a whole before anything starts, so that bad input is one clear
-message and not a failure halfway. Payloads are the lines as they are (a row of a CSV file becomes
-the JSON object that it means).
+message and not a failure halfway.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import random
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from shardfleet.errors import ConfigurationError, InvalidRecord
 from shardfleet.kpl.hash_keys import check_partition_key
 from shardfleet.producer.aggregate import MAX_RECORD_BYTES
+from shardfleet_local.input.packed import text_of
+from shardfleet_local.input.rows import InputRow, Unusable, rows_of
 from shardfleet_local.rig.feed import InputRecord
 
 RECORDS_MOST = 500_000
@@ -29,8 +26,6 @@ RECORDS_MOST = 500_000
 
 RECORD_BYTES_MOST = MAX_RECORD_BYTES
 """Data and partition key of one record, in a stream whose ``MaxRecordSizeInKiB`` is the most."""
-
-STANDARD_INPUT = "-"
 
 REJECTS_NAMED = 5
 """So many lines of each reason are named; the counts are of all."""
@@ -48,22 +43,26 @@ class Source:
         name: for a person: the file's name, or what was generated.
         records: in the order of the input.
         rejects: why lines were left out, and their numbers.
+        form: what the file was read as, for a person; empty where none was.
+        unit: what records are numbered by: line, or item of a JSON array.
 
     """
 
     name: str
     records: tuple[InputRecord, ...]
     rejects: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    form: str = ""
+    unit: str = "line"
 
     def rejected(self) -> Iterator[str]:
         """Say for a person, by reason, how many lines were left out, and the first of them."""
         for why, lines in self.rejects.items():
             named = ", ".join(f"{number:,}" for number in lines[:REJECTS_NAMED])
             more = f" and {len(lines) - REJECTS_NAMED:,} more" if lines[REJECTS_NAMED:] else ""
-            yield f"rejected lines, {why}: {len(lines):,} (line {named}{more})"
+            yield f"rejected {self.unit}s, {why}: {len(lines):,} ({self.unit} {named}{more})"
 
     def largest(self) -> tuple[int, int]:
-        """Return the line of the largest record, and its bytes with its key."""
+        """Return the number of the largest record, and its bytes with its key."""
         found = max(self.records, key=_size)
         return found.number, _size(found)
 
@@ -91,123 +90,60 @@ def click_stream(count: int, *, seed: int, visitors: int = 400) -> Source:
     )
 
 
-def read_source(file: str, key: str | None, *, rejects: bool = False) -> Source:
+def read_source(
+    file: str, key: str | None, *, delimiter: str | None = None, rejects: bool = False
+) -> Source:
     """
     Read records from a file or from standard input (`-`).
-
-    A file whose first line begins with `{` is JSON lines, any other is CSV with a header.
 
     Args:
         file: its path.
         key: the field that is the partition key, `a.b` for field `b` of the object `a`, unless
             a field has that very name; None: the line's number is (no order then).
+        delimiter: what divides the columns of CSV; None: it is found.
         rejects: leave bad lines out and count them, instead of refusing the file.
 
     Raises:
-        ConfigurationError: no such file, nothing in it, too much in it, or a line is no record;
-            the message names file and line.
+        ConfigurationError: no such file, nothing in it, too much in it, a line is no record, or
+            how the file is to be read is not certain; the message names file and line.
 
     """
-    name, text = _text_of(file)
+    if key == "":
+        raise ConfigurationError(
+            "--key is empty: name a field, or leave it out, and every line is a key of its own"
+        )
+    name, text = text_of(file)
+    form, unit, rows = rows_of(name, text, key=key, delimiter=delimiter)
     found: list[InputRecord] = []
     reasons: defaultdict[str, list[int]] = defaultdict(list)
-    is_json = text.lstrip().startswith("{")
-    for number, parsed in _json_lines(text) if is_json else _csv_rows(name, text):
+    for row in rows:
         try:
-            if isinstance(parsed, _Rejected):
-                raise parsed
-            found.append(_record(number, parsed, key=key))
+            found.append(_record(row, key=key))
         except _Rejected as problem:
             if not rejects:
+                item = f"item {row.number}: " if unit == "item" else ""
                 raise ConfigurationError(
-                    f"{name}:{number}: {problem}. Correct the line, or count such lines as rejects "
-                    "with --rejects"
+                    f"{name}:{row.line}: {item}{problem}. Correct the {unit}, or count such "
+                    f"{unit}s as rejects with --rejects"
                 ) from None
-            reasons[str(problem).partition(":")[0]].append(number)
+            reasons[str(problem).partition(":")[0]].append(row.number)
     if not found:
         raise ConfigurationError(
-            f"{name}: no record found in it; expected JSON objects, one per line, or CSV with a "
-            f"header{_in_words(reasons)}"
+            f"{name}: no record found in it; expected JSON objects, one per line or in an array, "
+            f"or CSV with a header{_in_words(reasons)}"
         )
     if len(found) > RECORDS_MOST:
         raise ConfigurationError(
-            f"{name}: {len(found):,} records, at most {RECORDS_MOST:,} are taken; "
-            f"cut it first: head -n {RECORDS_MOST} {name}"
+            f"{name}: {len(found):,} records, at most {RECORDS_MOST:,} are taken; cut it first"
         )
-    return Source(name=name, records=tuple(found), rejects=dict(reasons))
+    return Source(name=name, records=tuple(found), rejects=dict(reasons), form=form, unit=unit)
 
 
-def _text_of(file: str) -> tuple[str, str]:
-    if file == STANDARD_INPUT:
-        name, read = "standard input", sys.stdin.buffer.read
-    else:
-        path = Path(file)
-        name, read = path.name, path.read_bytes
-    try:
-        return name, read().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise ConfigurationError(f"{file}: no such file") from None
-    except IsADirectoryError:
-        raise ConfigurationError(f"{file}: is a folder, a file is needed") from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigurationError(
-            f"{name}:{line}: byte {error.object[error.start]:#04x} is no UTF-8; convert the file "
-            "to UTF-8"
-        ) from None
-    except OSError as error:
-        raise ConfigurationError(f"{file}: cannot be read: {error.strerror}") from None
-
-
-Parsed = tuple[Mapping[str, Any], bytes]
-"""A line's fields, and the payload that it becomes."""
-
-
-def _json_lines(text: str) -> Iterator[tuple[int, Parsed | _Rejected]]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-        except ValueError as error:
-            yield number, _Rejected(f"no JSON: {error}: {line.strip()[:_SHOWN]!r}")
-            continue
-        except RecursionError:
-            yield number, _Rejected(f"nested too deeply: {line.strip()[:_SHOWN]!r}")
-            continue
-        if isinstance(fields, dict):
-            yield number, (fields, line.strip().encode())
-        else:
-            yield number, _Rejected(f"no JSON object: {line.strip()[:_SHOWN]!r}")
-
-
-def _csv_rows(name: str, text: str) -> Iterator[tuple[int, Parsed | _Rejected]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    header: list[str] | None = None
-    try:
-        for row in reader:
-            if not row:
-                continue
-            if header is None:
-                header = row
-            elif len(row) == len(header):
-                fields = dict(zip(header, row, strict=True))
-                yield reader.line_num, (fields, json.dumps(fields, ensure_ascii=False).encode())
-            else:
-                yield (
-                    reader.line_num,
-                    _Rejected(f"wrong number of fields: {len(row)}, the header has {len(header)}"),
-                )
-    except csv.Error as error:
-        raise ConfigurationError(
-            f"{name}:{reader.line_num}: neither a JSON object nor CSV: {error}"
-        ) from None
-
-
-def _record(number: int, parsed: Parsed, *, key: str | None) -> InputRecord:
-    fields, data = parsed
-    partition_key = str(number) if key is None else _key_of(fields, key)
-    record = InputRecord(number, partition_key, data)
+def _record(row: InputRow | Unusable, *, key: str | None) -> InputRecord:
+    if isinstance(row, Unusable):
+        raise _Rejected(row.why)
+    partition_key = str(row.number) if key is None else _key_of(row.fields, key)
+    record = InputRecord(row.number, partition_key, row.data)
     if _size(record) > RECORD_BYTES_MOST:
         raise _Rejected(
             f"too large: {_size(record):,} bytes with its key, a stream takes "

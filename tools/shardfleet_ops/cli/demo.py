@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.cli.input_options import DelimiterOption, RejectsOption
 from shardfleet_ops.cli.telling import say, shown, tell
 
 if TYPE_CHECKING:
     from shardfleet_local.rig.outcome import Outcome
-    from shardfleet_local.rig.source import Source
 
 RECORDS = 24_000
 
@@ -29,16 +29,15 @@ def demo(
         typer.Option(
             "--input",
             metavar="FILE",
-            help="Your own records, JSON lines or CSV (- for standard input). "
-            "Default: a generated click stream.",
+            help="Your own records: JSON lines, a JSON array or CSV, packed or not (- for "
+            "standard input). Default: a generated click stream.",
         ),
     ] = "",
     key: Annotated[
-        str, typer.Option(metavar="FIELD", help="The field that is the partition key.")
-    ] = "",
-    rejects: Annotated[
-        bool, typer.Option("--rejects", help="Leave bad lines out, and name them.")
-    ] = False,
+        str | None, typer.Option(metavar="FIELD", help="The field that is the partition key.")
+    ] = None,
+    delimiter: DelimiterOption = None,
+    rejects: RejectsOption = False,
     enforce_iam: Annotated[
         bool, typer.Option("--enforce-iam", help="Let every function have its role's rights only.")
     ] = False,
@@ -68,8 +67,20 @@ def demo(
     from shardfleet_local.rig.outcome import RunOptions, write_result
     from shardfleet_local.rig.report import write_report
     from shardfleet_local.rig.run import run_rig
+    from shardfleet_local.rig.source import click_stream, read_source
 
-    source = _source(input_file, key, rejects=rejects, seed=seed)
+    if input_file and key is None:
+        raise ConfigurationError(
+            f"--input {input_file} needs --key FIELD, the field that is the partition key: order "
+            "is kept per key (with make: KEY=field)"
+        )
+    if key is not None and not input_file:
+        raise ConfigurationError(f"--key {key} needs --input FILE (with make: INPUT=file)")
+    source = (
+        read_source(input_file, key, delimiter=delimiter, rejects=rejects)
+        if input_file
+        else click_stream(RECORDS, seed=seed)
+    )
     options = RunOptions(
         source=source,
         folder=output,
@@ -94,21 +105,6 @@ def demo(
 
 def _tell_line(text: str) -> None:
     tell(None, [text], as_json=False)
-
-
-def _source(input_file: str, key: str, *, rejects: bool, seed: int) -> "Source":
-    from shardfleet_local.rig.source import click_stream, read_source
-
-    if input_file and not key:
-        raise ConfigurationError(
-            f"--input {input_file} needs --key FIELD, the field that is the partition key: order "
-            "is kept per key (with make: KEY=field)"
-        )
-    if key and not input_file:
-        raise ConfigurationError(f"--key {key} needs --input FILE (with make: INPUT=file)")
-    if input_file:
-        return read_source(input_file, key, rejects=rejects)
-    return click_stream(RECORDS, seed=seed)
 
 
 def _verdict_lines(outcome: "Outcome") -> Iterator[str | Text | Table]:

@@ -9,6 +9,12 @@ import typer
 from rich.text import Text
 
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.cli.input_options import (
+    DelimiterOption,
+    InputOption,
+    KeyOption,
+    RejectsOption,
+)
 from shardfleet_ops.cli.telling import say, shown, tell
 
 if TYPE_CHECKING:
@@ -27,23 +33,14 @@ def run(
     handler: Annotated[
         str, typer.Option(metavar="MODULE:FUNCTION", help="Your handler: package.module:function.")
     ],
-    input_file: Annotated[
-        str,
-        typer.Option("--input", metavar="FILE", help="JSON lines or CSV; - for standard input."),
-    ],
-    key: Annotated[
-        str,
-        typer.Option(
-            metavar="FIELD", help="The partition key. Default: every line is a key of its own."
-        ),
-    ] = "",
+    input_file: InputOption,
+    key: KeyOption = None,
+    delimiter: DelimiterOption = None,
     shards: Annotated[int, typer.Option(help="Shards of the stream.", min=1, max=64)] = 4,
     folder: Annotated[
         Path, typer.Option(help="Where the handler's top-level module or package lies.")
     ] = Path(),
-    rejects: Annotated[
-        bool, typer.Option("--rejects", help="Leave bad lines out, and name them.")
-    ] = False,
+    rejects: RejectsOption = False,
     enforce_iam: Annotated[
         bool, typer.Option("--enforce-iam", help="Let every function have its role's rights only.")
     ] = False,
@@ -53,7 +50,7 @@ def run(
     from shardfleet_local.rig.assembly_cache import AssemblyCache, default_folder
     from shardfleet_local.rig.source import read_source
 
-    source = read_source(input_file, key or None, rejects=rejects)
+    source = read_source(input_file, key, delimiter=delimiter, rejects=rejects)
     options = OwnRunOptions(
         handler=handler,
         folder=folder,
@@ -158,7 +155,7 @@ def _result_lines(result: "OwnRunResult", source: "Source") -> Iterator[str | Te
         f"{len(verdict.out_of_order):,} out of order within their key"
     )
     for stop in result.stops:
-        where = f"line {stop.line}" if stop.line else stop.note.position
+        where = f"{source.unit} {stop.line}" if stop.line else stop.note.position
         stopped = (
             f"{stop.note.lease_key} was stopped at {where} after {stop.note.attempts} attempts: "
             f"{stop.note.error}"

@@ -1,4 +1,4 @@
-"""`shardfleet put`: JSON lines or CSV into the fleet's stream."""
+"""`shardfleet put`: a user's records into the fleet's stream."""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,7 +15,13 @@ from shardfleet_ops.cli.fleet_access import (
     with_fleet,
 )
 from shardfleet_ops.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
-from shardfleet_ops.cli.telling import say, tell
+from shardfleet_ops.cli.input_options import (
+    DelimiterOption,
+    InputOption,
+    KeyOption,
+    RejectsOption,
+)
+from shardfleet_ops.cli.telling import say, shown, tell
 
 if TYPE_CHECKING:
     from shardfleet.producer.settings import ProducerCounts
@@ -27,22 +33,13 @@ PROGRESS_EVERY_S = 2.0
 
 def put(
     *,
-    input_file: Annotated[
-        str,
-        typer.Option("--input", metavar="FILE", help="JSON lines or CSV; - for standard input."),
-    ],
-    key: Annotated[
-        str,
-        typer.Option(
-            metavar="FIELD", help="The partition key. Default: every line is a key of its own."
-        ),
-    ] = "",
+    input_file: InputOption,
+    key: KeyOption = None,
+    delimiter: DelimiterOption = None,
     aggregate: Annotated[
         bool, typer.Option("--aggregate", help="Send KPL aggregates: fewer, larger records.")
     ] = False,
-    rejects: Annotated[
-        bool, typer.Option("--rejects", help="Leave bad lines out, and name them.")
-    ] = False,
+    rejects: RejectsOption = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and check the input; send nothing.")
     ] = False,
@@ -53,7 +50,7 @@ def put(
     """Put records into the stream, in order per key; the whole input is checked first."""
     from shardfleet_local.rig.source import read_source
 
-    source = read_source(input_file, key or None, rejects=rejects)
+    source = read_source(input_file, key, delimiter=delimiter, rejects=rejects)
     counts = None
     if not dry_run:
         counts = with_fleet(
@@ -61,6 +58,7 @@ def put(
         )
     found = {
         "read": len(source.records),
+        "form": source.form,
         "rejected": {why: list(lines) for why, lines in source.rejects.items()},
         "sent": to_builtins(counts) if counts else None,
     }
@@ -80,8 +78,8 @@ async def _send(fleet: FleetAccess, source: "Source", *, aggregate: bool) -> "Pr
         most = await fleet.writer.record_bytes_most()
     if size > most:
         raise ConfigurationError(
-            f"{source.name}:{line}: {size:,} bytes with its key, this stream takes {most:,}. Cut "
-            "the record, or raise the stream's MaxRecordSizeInKiB (10,240 at most)"
+            f"{source.name}: {source.unit} {line}: {size:,} bytes with its key, this stream takes "
+            f"{most:,}. Cut the record, or raise the stream's MaxRecordSizeInKiB (10,240 at most)"
         )
     producer = Producer(
         fleet.writer,
@@ -98,6 +96,7 @@ async def _send(fleet: FleetAccess, source: "Source", *, aggregate: bool) -> "Pr
 
 
 def _lines(source: "Source", counts: "ProducerCounts | None") -> Iterator[str | Text]:
+    yield shown(f"{source.name}: {source.form}.")
     yield from source.rejected()
     if counts is None:
         yield f"{len(source.records):,} records read; nothing was sent (--dry-run)."

@@ -1,0 +1,1 @@
+"""A user's records in files: how they are packed and written is seen from their first bytes."""
