@@ -281,7 +281,7 @@ def hostile(monkeypatch, tmp_path):
         monkeypatch.setattr(run, "run_rig", lambda o, d: demo(o, d, **with_text))
         monkeypatch.setattr(own_run, "own_run", lambda o, **k: own(o, **k, found=found))
         monkeypatch.setattr(serving, "serve", lambda *a, **k: serve(*a, **k, **with_text))
-        monkeypatch.setattr(launcher, "EmbeddedAws", lambda **_: None)
+        monkeypatch.setattr(launcher, "EmbeddedAws", lambda **_: SimpleNamespace())
         monkeypatch.setattr(reloading, "deployed_handlers", lambda *_, **__: [])
         monkeypatch.setattr(demo_fleet, "synthesized", lambda *_, say: tmp_path / "x.template.json")
         monkeypatch.setattr(server, "DashboardServer", lambda *a, **k: Page(*a, **k, **with_text))

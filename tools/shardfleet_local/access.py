@@ -9,6 +9,7 @@ their own that points there. So each server has a door:
 * `Origin` must not be there: no browser leaves it out of what a foreign page sends with a body;
 * the access key id of the AWS signature must be one that was drawn for this server. It is the
   secret: 160 bits, compared in constant time, and written neither to logs nor to command lines.
+  Who starts a server in the same folder again and again may keep it (`key_of_folder`).
 
 The signature itself is not checked: it would cost a hash of each body, 0.3 ms for half a megabyte
 of PutRecords, and say nothing more. Who can read what goes over loopback, or this user's
@@ -16,23 +17,29 @@ environment, is this user or root.
 """
 
 import base64
+import contextlib
 import hmac
+import os
 import re
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
+
+from shardfleet.errors import ConfigurationError
 
 _KEY_BYTES: Final = 20
 """Of a key id: 32 letters of Base32 behind its four, of the 128 that IAM allows (AccessKeyId)."""
+
+_SEED_BYTES: Final = 32
 
 _CREDENTIAL: Final = re.compile(r"AWS4-HMAC-SHA256 Credential=([A-Z0-9]{16,128})/", re.ASCII)
 """How every SDK's signature begins (AWS: Signature Version 4, Authorization header)."""
 
 NOT_ITS_KEY: Final = (
-    "The access key id is not this server's, whose keys are drawn anew at each start: take the "
-    "AWS_ variables that its start printed (`shardfleet local up`, run again in another shell, "
-    "prints those of the one that runs)."
+    "The access key id is not this server's: take the AWS_ variables that its start printed "
+    "(`shardfleet local up`, run again in another shell, prints those of the one that runs)."
 )
 
 Headers = Collection[tuple[str, str]]
@@ -63,6 +70,38 @@ class AccessKey:
     def authorization(self) -> str:
         """Return the header of a request that is made without an SDK."""
         return f"AWS4-HMAC-SHA256 Credential={self.id}/"
+
+
+def key_of_folder(folder: Path, *, seed_file: Path) -> AccessKey:
+    """
+    Return a folder's access key, the same each time: for what is started there again and again.
+
+    Args:
+        folder: whose key it is.
+        seed_file: has the secret that all such keys of this user come of; it is made if need be,
+            for this user alone.
+
+    Raises:
+        ConfigurationError: others may read that file, or it is none of ours.
+
+    """
+    seed_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        made = os.open(seed_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(made, "wb") as file:
+            file.write(secrets.token_bytes(_SEED_BYTES))
+    seed = seed_file.read_bytes()
+    if len(seed) != _SEED_BYTES or seed_file.stat().st_mode & 0o077:
+        raise ConfigurationError(
+            f"{seed_file}: {_SEED_BYTES} bytes that only this user can read are expected; delete it"
+        )
+
+    def drawn(what: str) -> bytes:
+        return hmac.digest(seed, f"{what}:{folder.resolve()}".encode(), "sha256")
+
+    key_id = base64.b32encode(drawn("id")[:_KEY_BYTES]).decode()
+    secret = base64.urlsafe_b64encode(drawn("secret")).decode().rstrip("=")
+    return AccessKey(f"AKIA{key_id}", secret)
 
 
 class Door:

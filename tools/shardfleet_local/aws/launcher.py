@@ -65,7 +65,9 @@ class WorkerProcess:
 
 class EmbeddedAws:
     """
-    An AWS account in a child process, for whoever has `key`, which is drawn anew each time.
+    An AWS account in a child process, for whoever has `key`.
+
+    It is drawn anew, unless another is set before the start.
 
     Args:
         region: the region of everything in it.

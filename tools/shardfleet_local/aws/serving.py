@@ -34,7 +34,7 @@ def serve(
     stack_name = stack_of(assembly)
     ending = until or threading.Event()
     with aws, _Signals(ending):
-        lines = [f"The embedded AWS answers at {aws.endpoint_url}"]
+        lines = [f"The embedded AWS answers at {aws.endpoint_url} (/_shardfleet/health)"]
         lines += [f"export {name}={value}" for name, value in aws.environment().items()]
         lines.append(f"export SHARDFLEET_STACK={stack_name}")
         for line in lines:

@@ -1,7 +1,7 @@
 """
 What a running `local up` tells a second one: the lines to paste, over a socket of this user's.
 
-The lines have the account's key, which is written to no file: the socket lies in a folder that
+The lines have the account's key, which is in no file: the socket lies in a folder that
 nobody else may enter, and answers as long as the first one runs.
 """
 

@@ -101,6 +101,7 @@ def up(
     """Deploy a stack to an embedded AWS and leave it running for boto3 and the AWS CLI."""
     import tempfile
 
+    from shardfleet_local.access import key_of_folder
     from shardfleet_local.aws.launcher import EmbeddedAws
     from shardfleet_local.aws.serving import serve
     from shardfleet_local.aws.settings import AwsBehaviour
@@ -141,6 +142,8 @@ def up(
             behaviour=AwsBehaviour(unkind=unkind, page_items=pages),
             port=port,
         )
+        if port:  # Shells in which its variables were pasted may go on with the next one.
+            aws.key = key_of_folder(Path.cwd(), seed_file=default_folder().parent / "seed")
         handlers = deployed_handlers(assembly, folder=folder if handler else None)
         look = Reloader(aws, handlers, say=say).look
         serve(aws, assembly=assembly, say=say, standing_at=standing, look=look)
