@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -47,6 +48,7 @@ from shardfleet_cdk.assets import (
 )
 from shardfleet_cdk.byte_code import compile_folder, interpreter
 from shardfleet_cdk.lambda_platform import Platform
+from shardfleet_cdk.pip_settings import uv_environment
 from shardfleet_cdk.sdk_data import prune
 
 BUNDLER = "4"  # Raise it when the way of installing changes: it is part of every hash.
@@ -131,6 +133,7 @@ def install(requirements: Path, target: Path, platform: Platform, *, locked: boo
         raise BundlingFailed(message)
     run = subprocess.run(  # noqa: S603 - our own command line
         uv_command(requirements, target, platform, locked=locked),
+        env=uv_environment(os.environ),
         capture_output=True,
         text=True,
         check=False,

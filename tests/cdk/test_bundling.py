@@ -1,9 +1,13 @@
 """Third-party packages: installed by the real uv from wheels made here; hashed by demand."""
 
+import functools
 import hashlib
 import json
+import os
 import re
+import threading
 import zipfile
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -270,6 +274,43 @@ def test_what_cannot_be_installed_is_reported_with_uvs_words(
     assert str(requirements) in str(refused.value)
     assert "for Python 3.14 on aarch64 (wheels only)" in str(refused.value)
     assert "hugething" in str(refused.value)
+
+
+@pytest.fixture
+def pips_index(tmp_path, monkeypatch):
+    """An index of packages on this machine, which pip's configuration alone names."""
+    (tmp_path / "index/tinything").mkdir(parents=True)
+    wheel(tmp_path / "index/tinything", "tinything")
+    page = f'<a href="{WHEEL}">{WHEEL}</a>'
+    (tmp_path / "index/tinything/index.html").write_text(page, "utf-8")
+    for name in [each for each in os.environ if each.startswith(("PIP_", "UV_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path / "index")
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        index = f"http://127.0.0.1:{server.server_port}/"
+        (tmp_path / "pip.conf").write_text(f"[install]\nindex-url = {index}\n", "utf-8")
+        yield index
+        server.shutdown()
+
+
+def test_packages_come_from_where_pip_takes_them(
+    bundling, platform, pips_index, user_folder, tmp_path
+):
+    bundling.install(user_folder / "requirements.txt", tmp_path / "asset", platform, locked=False)
+
+    assert (tmp_path / "asset/tinything.py").exists()
+
+
+def test_what_uv_was_told_itself_stays_and_pips_variables_win_over_its_file(bundling, pips_index):
+    told = bundling.uv_environment({**os.environ, "UV_INDEX_URL": "https://mine/"})
+    assert "UV_DEFAULT_INDEX" not in told
+    given = {"PIP_INDEX_URL": "https://its/", "PIP_CERT": "/a.pem", "PIP_FIND_LINKS": "/a /b"}
+    found = bundling.uv_environment({**os.environ, **given})
+    assert found["UV_DEFAULT_INDEX"] == "https://its/"
+    assert (found["SSL_CERT_FILE"], found["UV_FIND_LINKS"]) == ("/a.pem", "/a,/b")
 
 
 def test_a_source_distribution_is_no_wheel(bundling, platform, wheels, user_folder, tmp_path):
