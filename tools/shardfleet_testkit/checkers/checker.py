@@ -56,6 +56,11 @@ def is_operator(by: Suspect) -> bool:
     return by.name.partition("#")[0] == "operator"
 
 
+def is_process(by: Suspect) -> bool:
+    """Return whether it is a process, whose manager never rests: no Lambda is paid for it."""
+    return by.name.partition("#")[0] == "process"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseWrite:
     """

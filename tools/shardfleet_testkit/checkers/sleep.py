@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardfleet.events.base import Event
 from shardfleet.events.manager import LeaseWoken, ManagerTurnDone
 from shardfleet.events.worker import LeaseAsleep, TurnBegun
-from shardfleet_testkit.checkers.checker import Checker, LeaseWrite, Suspect
+from shardfleet_testkit.checkers.checker import Checker, LeaseWrite, Suspect, is_process
 
 # A record that was put so long before a read is in its answer, whatever is late in the stream.
 _VISIBLE_MS = 1_500
@@ -91,7 +91,7 @@ class SleepersAreWoken(Checker):
 
 
 class SleepersCostNoTurns(Checker):
-    """While every shard sleeps, a manager looks at them, and does not turn (H14)."""
+    """While every shard sleeps, a manager on Lambda looks at them, and does not turn (H14)."""
 
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with no turn."""
@@ -105,7 +105,7 @@ class SleepersCostNoTurns(Checker):
         if isinstance(event, TurnBegun):
             # A worker that has nothing asks for leases, until its slot ends.
             self._turns.clear()
-        if not isinstance(event, ManagerTurnDone):
+        if not isinstance(event, ManagerTurnDone) or is_process(by):
             return
         sleeps = bool(event.sleeping_leases) and not event.slots_wanted and not event.unread_shards
         self._turns[by.name] = self._turns.get(by.name, 0) + 1 if sleeps else 0
