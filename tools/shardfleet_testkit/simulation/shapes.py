@@ -274,7 +274,7 @@ class Shape:
             leases_per_worker=OF_PROCESSES["leases_per_worker"],
             max_workers=OF_PROCESSES["max_workers"],
             target_percent=OF_PROCESSES["target_percent"],
-            max_turn_ms=chance.choice((20_000, OF_PROCESSES["max_turn_ms"])),
+            max_turn_ms=chance.choice((70_000, OF_PROCESSES["max_turn_ms"])),
         )
         return dataclasses.replace(
             self, config=config, processes=self.config.min_workers, measures_quiet=False
