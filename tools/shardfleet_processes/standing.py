@@ -109,9 +109,9 @@ class StandingManager:
         self._hosts = self._offers.hosts
         config = replace(self._config, min_workers=self._least)
         if config != self._managed:
-            before, self._managed = self._manager, config
-            self._manager = LeaseManager(config, self._ports)
-            self._manager.losses = before.losses  # What was seen of the leases is as good as new.
+            self._managed = config
+            # What was seen of the leases is as good as new.
+            self._manager = LeaseManager(config, self._ports, losses=self._manager.losses)
         if not self._is_known:
             await self._offers.publish(self._config.to_env())
             self._is_known = True

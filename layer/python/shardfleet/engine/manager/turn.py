@@ -101,8 +101,10 @@ class LeaseManager:
 
     """
 
-    def __init__(self, config: FleetConfig, ports: ManagerPorts) -> None:
-        """Wire the parts of a turn."""
+    def __init__(
+        self, config: FleetConfig, ports: ManagerPorts, *, losses: LossWatch | None = None
+    ) -> None:
+        """Wire the parts of a turn; ``losses``: what another one of this process has seen."""
         self._config = config
         patience = Patience.of(config, clock=ports.clock, entropy=ports.entropy)
         self._inspector = Inspector(insisting(ports.state.store.raw, patience), ports.clock)
@@ -125,7 +127,7 @@ class LeaseManager:
         leases, events = ports.leases, ports.events
         stream, clock = ports.stream, ports.clock
         self._regimes = RegimeKeeper(config, store=state.store, clock=clock, events=events)
-        self.losses = LossWatch(config, leases=leases, state=state, clock=clock)
+        self.losses = losses or LossWatch(config, leases=leases, state=state, clock=clock)
         self._observer = Observer(
             config, leases=leases, state=state, stream=stream, clock=clock, losses=self.losses
         )
