@@ -57,6 +57,7 @@ async def test_only_the_start_that_is_carried_is_asked_to_drain(is_ours):
         clock=clock,
         events=MemoryEvents(),
         process=MemoryProcess(),
+        cpu=lambda: -1,
         manager=lambda _: None,
         turn=turn_of,
     )

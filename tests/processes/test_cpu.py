@@ -1,8 +1,10 @@
 """The CPU of a host, a container and an ECS task, from what each of them says of itself."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from shardfleet_processes.cpu import CgroupCpu, EcsCpu, HostCpu, cpu_of
+from shardfleet_processes.cpu import CgroupCpu, EcsCpu, HostCpu, Utilisation, cpu_of
 
 # user, nice, system, idle, iowait, irq, softirq, steal, and what guests had of user.
 STAT = """cpu  300 100 200 5000 400 50 50 100 250 0
@@ -94,3 +96,16 @@ def test_while_the_agent_is_silent_nothing_more_seems_to_be_used():
 def test_a_machine_that_tells_nothing_has_no_meter(monkeypatch, tmp_path):
     monkeypatch.setattr(HostCpu.__init__, "__defaults__", (tmp_path,))
     assert cpu_of({}) is None
+
+
+def test_utilisation_is_averaged_as_the_kcl_averages_it():
+    """Half of what is new, half of what was: 0.4, then (0.4 + 0.8) / 2."""
+    used, clock = [0, 400, 1_200], SimpleNamespace(monotonic_ms=iter((0, 1_000, 2_000)).__next__)
+    meter = SimpleNamespace(used_ms=iter(used).__next__)
+    utilisation = Utilisation(meter, clock)
+    assert [utilisation.now(), utilisation.now()] == [400, 600]
+
+
+def test_without_a_meter_it_is_unknown():
+    clock = SimpleNamespace(monotonic_ms=iter((0, 1_000)).__next__)
+    assert Utilisation(None, clock).now() == -1

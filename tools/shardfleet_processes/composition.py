@@ -6,21 +6,25 @@ Each turn has threads of its own that end with it (hazard H10), as an invocation
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
 from msgspec.structs import replace
 
-from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
+from shardfleet.domain.balance.kcl3 import WorkerRow
 from shardfleet.domain.slots.slot import SlotInput
+from shardfleet.domain.slots.usage import UNKNOWN
 from shardfleet.engine.manager.turn import ManagerPorts
-from shardfleet.engine.ports import Clock, WorkerLauncher
+from shardfleet.engine.ports import Clock, Kcl3Store
 from shardfleet.engine.retry import Halt
 from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.runtime import bootstrap, managing
 from shardfleet.runtime.bootstrap import Sandbox, TurnThreads
+from shardfleet_processes.cpu import Utilisation, cpu_of
 from shardfleet_processes.health import shown_health
+from shardfleet_processes.offers import OfferLauncher
 from shardfleet_processes.process import FleetProcess, ProcessPorts
 
 _JOIN_MS = 5_000
@@ -71,6 +75,7 @@ async def run_process(sandbox: Sandbox, host: str, halt: Halt, *, health: str = 
         clock=sandbox.clock,
         events=sandbox.events,
         process=bootstrap.TellingProcess(sandbox),
+        cpu=Utilisation(cpu_of(os.environ), sandbox.clock).now,
         manager=partial(_manager_ports, sandbox, threads),
         turn=partial(_turn, sandbox, host),
     )
@@ -82,13 +87,25 @@ async def run_process(sandbox: Sandbox, host: str, halt: Halt, *, health: str = 
         await threads.close(within_ms=_JOIN_MS)
 
 
-def _manager_ports(
-    sandbox: Sandbox, threads: TurnThreads, launcher: WorkerLauncher
-) -> ManagerPorts:
-    """Return the manager's ports; Java's leader is told the workers' CPU."""
-    config, tables = sandbox.config, bootstrap.tables_of(sandbox, threads)
-    rows = DynamoDBKcl3Store(config.lease_table, tables, own=config.kcl_tables, tells_cpu=True)
-    return replace(managing.manager_ports(sandbox, threads, launcher), kcl3=rows)
+class RowsWithCpu:
+    """The ``Kcl3Store`` port whose rows have the CPU of where their workers' processes run."""
+
+    def __init__(self, rows: Kcl3Store, offers: OfferLauncher) -> None:
+        """Look at what the processes tell."""
+        self._offers = offers
+        self._rows = rows
+        self.found = rows.found
+        self.delete = rows.delete
+
+    async def write(self, row: WorkerRow) -> None:
+        """Write a row; as the port's."""
+        cpu = self._offers.cpu.get(row.worker_id, UNKNOWN)
+        await self._rows.write(replace(row, cpu=cpu))
+
+
+def _manager_ports(sandbox: Sandbox, threads: TurnThreads, offers: OfferLauncher) -> ManagerPorts:
+    ports = managing.manager_ports(sandbox, threads, offers)
+    return replace(ports, kcl3=RowsWithCpu(ports.kcl3, offers))
 
 
 @asynccontextmanager

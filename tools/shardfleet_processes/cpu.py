@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+from shardfleet.domain.slots.usage import UNKNOWN, next_share
+from shardfleet.engine.ports import Clock
 from shardfleet.engine.shard.usage import CpuMeter
 
 ECS_VARIABLE = "ECS_CONTAINER_METADATA_URI_V4"
@@ -95,6 +97,29 @@ class EcsCpu:
         )
         self._used_ms = round(used_ns / 1_000_000 / self._vcpus)
         return self._used_ms
+
+
+class Utilisation:
+    """The moving average of what a meter tells, as the KCL's leader makes one of its workers'."""
+
+    def __init__(self, meter: CpuMeter | None, clock: Clock) -> None:
+        """Begin now; without a meter it stays unknown."""
+        self._meter = meter
+        self._clock = clock
+        self._at_ms = clock.monotonic_ms()
+        self._used_ms = meter.used_ms() if meter else 0
+        self._share = UNKNOWN
+
+    def now(self) -> int:
+        """Return the average with what was used since the last look, thousandths; -1 unknown."""
+        elapsed_ms = self._clock.monotonic_ms() - self._at_ms
+        if self._meter is not None and elapsed_ms > 0:
+            used_ms, self._used_ms = self._used_ms, self._meter.used_ms()
+            self._at_ms += elapsed_ms
+            self._share = next_share(
+                self._share, used_ms=self._used_ms - used_ms, elapsed_ms=elapsed_ms
+            )
+        return self._share
 
 
 def cpu_of(env: Mapping[str, str]) -> CpuMeter | None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from shardfleet.domain.slots.offers import Board, Offer, Seen, seen_again
+from shardfleet.domain.slots.usage import UNKNOWN
 from shardfleet.engine.ports import Clock, ExecutionStatus, StateStore, Written
 from shardfleet.engine.state.documents import Documents, FoundDocument, read_as
 from shardfleet.engine.state.kinds import CONFIG, HOST, OFFER
@@ -36,6 +37,7 @@ class OfferLauncher:
     Attributes:
         host: as given.
         hosts: how many processes took offers at the last look.
+        cpu: utilisation of where each worker's process runs, by worker id, at the last look.
 
     """
 
@@ -44,6 +46,7 @@ class OfferLauncher:
         self._store = Documents.of(store)
         self.host = host
         self.hosts = 0
+        self.cpu: Mapping[str, int] = {}
         self._clock = clock
         self._failover_ms = failover_ms
         self._offers_seen: dict[str, Seen] = {}
@@ -123,8 +126,11 @@ class OfferLauncher:
         alive = frozenset(self._hosts_seen) - self._still(self._hosts_seen, began_ms)
         hosts = alive & {each.id for each in processes if each.body and not each.body.is_leaving}
         self.hosts = len(hosts)
+        running = {o.id: o.body for o in offers if o.body and not o.body.is_over}
+        cpu = {each.id: each.body.cpu for each in processes if each.body}
+        self.cpu = {_slot_of(name): cpu.get(o.host, UNKNOWN) for name, o in running.items()}
         return Board(
-            offers={o.id: o.body for o in offers if o.body and not o.body.is_over},
+            offers=running,
             waiting=self._still(self._offers_seen, began_ms),
             alive=alive,
             hosts=hosts,
@@ -136,7 +142,7 @@ class OfferLauncher:
             name for name, it in seen.items() if it.stands_still(at_ms=at_ms, failover_ms=after_ms)
         )
 
-    async def beat(self, started_ms: int, *, is_leaving: bool = False) -> None:
+    async def beat(self, started_ms: int, *, is_leaving: bool = False, cpu: int = UNKNOWN) -> None:
         """
         Show that this process lives, each third of the failover time.
 
@@ -144,7 +150,7 @@ class OfferLauncher:
             OutcomeUnknown, Throttled: try again.
 
         """
-        body = {"started_ms": started_ms, "is_leaving": is_leaving}
+        body = {"started_ms": started_ms, "is_leaving": is_leaving, "cpu": cpu}
         await self._write(HOST, self.host, body)
 
     async def leave(self) -> None:
@@ -211,5 +217,5 @@ def _versions(found: Sequence[FoundDocument[Any]]) -> dict[str, int]:
 
 
 def _slot_of(name: str) -> str:
-    """Return what an execution's name has before its start epoch and generation."""
+    """Return what an execution's name has before its start epoch and generation: its worker's."""
     return name.rsplit("-", 2)[0]

@@ -20,7 +20,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.offers import Board, Offer
 from shardfleet.domain.slots.slot import Slot, SlotInput, TurnOutcome, ask_to_drain
 from shardfleet.engine.manager.turn import ManagerPorts
-from shardfleet.engine.ports import Clock, EventSink, Process, StateStore, WorkerLauncher
+from shardfleet.engine.ports import Clock, EventSink, Process, StateStore
 from shardfleet.engine.retry import Halt
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ShardfleetError, told
@@ -63,6 +63,7 @@ class ProcessPorts(Struct, frozen=True, kw_only=True):
         clock: this machine's.
         events: where is told what goes on.
         process: what ends it at once.
+        cpu: tells the utilisation of where it runs, thousandths; -1 unknown.
         manager: makes the manager's ports, with what starts workers.
         turn: makes a turn of a slot; what it runs on ends with it (hazard H10).
 
@@ -72,7 +73,8 @@ class ProcessPorts(Struct, frozen=True, kw_only=True):
     clock: Clock
     events: EventSink
     process: Process
-    manager: Callable[[WorkerLauncher], ManagerPorts]
+    cpu: Callable[[], int]
+    manager: Callable[[OfferLauncher], ManagerPorts]
     turn: Callable[[SlotInput], AbstractAsyncContextManager[CarriedTurn]]
 
 
@@ -186,7 +188,7 @@ class FleetProcess:
         try:
             if now_ms >= self._beat_ms:
                 self._beat_ms = now_ms + self._config.renew_ms
-                await self._offers.beat(self._started_ms)
+                await self._offers.beat(self._started_ms, cpu=self._ports.cpu())
             await self._settle(await self._offers.look())
         except ShardfleetError as error:
             delay = SlotDelayed(slot_id="", worker_id=self._host, error=told(error))

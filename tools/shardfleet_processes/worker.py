@@ -36,7 +36,6 @@ from shardfleet.errors import ConfigurationError
 from shardfleet.runtime.bootstrap import Sandbox, open_sandbox
 from shardfleet.runtime.handler_loading import LoadedHandler, as_handler, load_handler
 from shardfleet_processes.composition import run_process
-from shardfleet_processes.cpu import cpu_of
 from shardfleet_processes.process import OF_PROCESSES
 
 _VCPU_MB = 1_769  # Of one interpreter, as of a function with one vCPU.
@@ -173,14 +172,13 @@ class Worker:
         if self._creates_tables:
             ensure_lease_table(clients.table_reads, config.lease_table)
             ensure_state_table(clients.table_reads, config.state_table)
-        sandbox = open_sandbox(
+        return open_sandbox(
             {**os.environ, **config.to_env()},
             memory_mb=_VCPU_MB,
             load=partial(_load, self._handler) if callable(self._handler) else load_handler,
             lines=sys.stderr,
             has_emf=self._has_metrics,
         )
-        return replace(sandbox, cpu=cpu_of(os.environ) or sandbox.cpu)
 
 
 def _load(handler: Callable[..., Any], name: str, *, contract: str) -> LoadedHandler:

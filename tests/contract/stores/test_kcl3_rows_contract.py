@@ -68,12 +68,10 @@ def test_until_3_4_rows_have_a_table_of_their_own(tables, store):
     assert tables.items() == []
 
 
-def test_a_process_s_row_has_its_cpu_as_java_s_has_where_it_is_known(tables):
+def test_a_process_s_row_has_its_cpu_as_java_s_has_where_it_is_known(tables, store):
     metrics, _ = own_tables(tables)
     rows = make(tables, metrics, "wid", {"wid": {"S": "java-1"}} | JAVA)
-    store = DynamoDBKcl3Store(
-        tables.lease_table, tables.pools, own=own_tables(tables), tells_cpu=True
-    )
+    found(store)
     asyncio.run(store.write(replace(OURS, cpu=125)))
     assert {"wid": {"S": "f-s0001"}} | JAVA | {"lut": ROW["lut"]} in rows()
     asyncio.run(store.write(OURS))

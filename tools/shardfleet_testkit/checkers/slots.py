@@ -12,7 +12,14 @@ from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.state.kinds import LOCK, PAUSE, SLOT, STOP
 from shardfleet.events.base import Event
 from shardfleet.events.manager import LeaseWoken
-from shardfleet.events.worker import LeaseAsleep, LeaseLost, LeaseReleased, TurnBegun
+from shardfleet.events.worker import (
+    LeaseAdopted,
+    LeaseAsleep,
+    LeaseLost,
+    LeaseReleased,
+    ShardEnded,
+    TurnBegun,
+)
 from shardfleet_testkit.checkers.checker import (
     GARBLED_MS,
     CallBegun,
@@ -72,6 +79,18 @@ class SlotsEndServed(Checker):
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self._announced: dict[str, int] = {}
         self._finished: set[str] = set()
+        # What each worker holds, and what of it, or since, it has held since it was last told.
+        self._held: dict[str, set[str]] = {}
+        self._found: dict[str, set[str]] = {}
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Learn what is found: what is held when it is to end need not be in its record yet."""
+        del at_ms
+        if isinstance(event, LeaseAdopted):
+            self._held.setdefault(by.worker_id, set()).add(event.lease_key)
+            self._found.setdefault(by.worker_id, set()).add(event.lease_key)
+        elif isinstance(event, LeaseLost | LeaseReleased | ShardEnded):
+            self._held.get(by.worker_id, set()).discard(event.lease_key)
 
     def lease_written(self, write: LeaseWrite) -> None:
         """Remember finished leases: nobody needs to serve them."""
@@ -83,12 +102,17 @@ class SlotsEndServed(Checker):
         before, after = write.before, write.after
         if write.kind != SLOT or before is None:
             return
+        worker_id = after["worker_id"]
         if after["assign_seq"] > before["assign_seq"]:
             self._announced[write.name] = write.at_ms
+            self._found[worker_id] = self._held.get(worker_id, set()).copy()
+        elif after["epoch"] > before["epoch"]:
+            self._held[worker_id] = set()
         is_end = after["state"] == SlotState.ENDED != before["state"] and write.by.worker_id
         if not is_end or before["served_seq"] >= before["assign_seq"]:
             return
-        waiting = [key for key in before["assigned"] if key not in self._finished]
+        known = self._finished | self._found.get(worker_id, set())
+        waiting = [key for key in before["assigned"] if key not in known]
         waited_ms = write.at_ms - self._announced[write.name]
         if waiting and waited_ms < 3 * self.renew_ms:
             text = f"ended {waited_ms} ms after {', '.join(waiting)} had been announced"

@@ -90,9 +90,9 @@ class Actor:
         self.faults.append((self._now_ms(), what))
 
     def all_suffered(self, what: str) -> None:
-        """Remember a fault of the whole process."""
+        """Remember a fault of the whole process: the others die of something not their own."""
         for each in self.fellows:
-            each.suffered(what)
+            each.suffered(what if each is self or what == "frozen" else "killed")
 
     def start(self, main: Coroutine[Any, Any, object]) -> None:
         """Run its main coroutine; :attr:`ended` gets the result, or None if it dies."""

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
+from shardfleet.domain.slots.usage import UNKNOWN
 from shardfleet.engine.ports import Clock
 from shardfleet.engine.retry import Halt
 from shardfleet.engine.worker.turn import WorkerTurn
@@ -116,6 +117,7 @@ class Processes:
             clock=clock,
             events=ActorEvents(actor, around),
             process=ActorProcess(actor, around),
+            cpu=lambda: UNKNOWN,
             manager=partial(functions.manager_ports, actor, clock),
             turn=partial(self._turn, actor, clock),
         )

@@ -274,6 +274,8 @@ class Shape:
             leases_per_worker=OF_PROCESSES["leases_per_worker"],
             max_workers=OF_PROCESSES["max_workers"],
             target_percent=OF_PROCESSES["target_percent"],
+            # A death takes that time to be seen, and what kills does so four times.
+            failover_ms=min(self.config.failover_ms, FAILOVER_MS),
             max_turn_ms=chance.choice((70_000, OF_PROCESSES["max_turn_ms"])),
         )
         return dataclasses.replace(

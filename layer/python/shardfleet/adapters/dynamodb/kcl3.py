@@ -35,9 +35,7 @@ _CPU_MOST = 100
 class DynamoDBKcl3Store:
     """The ``Kcl3Store`` port over the tables of one application, whichever there are."""
 
-    def __init__(
-        self, lease_table: str, pools: TablePools, *, own: tuple[str, str], tells_cpu: bool = False
-    ) -> None:
+    def __init__(self, lease_table: str, pools: TablePools, *, own: tuple[str, str]) -> None:
         """
         Read nothing yet.
 
@@ -45,14 +43,12 @@ class DynamoDBKcl3Store:
             lease_table: where a KCL since 3.5 keeps it.
             pools: of the calls.
             own: the tables of a KCL until 3.4, see :attr:`FleetConfig.kcl_tables`.
-            tells_cpu: whether rows have the worker's CPU: of processes, which have one.
 
         """
         self._lease_table = lease_table
         self._rows_table, self._state_table = own
         self._pools = pools
         self._is_single = False
-        self._tells_cpu = tells_cpu
 
     @in_threads_of("_pools.reads")
     def found(self, foreign: Sequence[str]) -> Kcl3:
@@ -100,14 +96,14 @@ class DynamoDBKcl3Store:
     @in_threads_of("_pools.writes")
     def write(self, row: WorkerRow) -> None:
         """
-        Write a row; a worker whose row has no metrics is balanced by throughput.
+        Write a row; where a worker's row has no CPU, all are balanced by throughput.
 
         Raises:
             OutcomeUnknown, Throttled: the next turn writes it again.
 
         """
         use = Placeholders()
-        has_cpu = self._tells_cpu and row.cpu != UNKNOWN
+        has_cpu = row.cpu != UNKNOWN
         sets: dict[str, dict[str, Any]] = {
             _UPDATED: {"N": str(row.updated_s)},
             "sts": {"M": _cpu(row.cpu / 10) if has_cpu else {}},

@@ -4,7 +4,7 @@ Beside the KCL 3: whether its leader gives out the leases, and what our workers 
 The leader moves leases only to workers that show a fresh row of metrics (protocol.md §2.6). So each
 slot that works has one, beside Java, and the manager gives out nothing: two that balance would move
 leases to and fro. Rows without metrics are legal, and are balanced by throughput. That our manager
-leads beside Java is not built. Where every worker is a process, the rows have their CPU.
+leads beside Java is not built.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WorkerRow(Struct, frozen=True):
         worker_id: its ``leaseOwner``.
         updated_s: ``lut``, epoch seconds.
         support: ``sup``, which a KCL 3.5 writes; 0: it has none.
-        cpu: of ours: what it uses of what it can have, thousandths; -1 unknown.
+        cpu: of ours: utilisation of where its process runs, thousandths; -1 unknown, as in Lambda.
 
     """
 
@@ -178,7 +178,7 @@ def plan_beside(
         others=others,
         graceful=others if is_kcl_3 else frozenset(),
         write=[
-            WorkerRow(slot.worker_id, now_ms // 1000, cpu=slot.usage.cpu)
+            WorkerRow(slot.worker_id, now_ms // 1000)
             for slot in shown
             if _is_due(known.get(slot.worker_id), now_ms)
         ],

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from shardfleet.domain.slots.usage import UNKNOWN
+
 BEATS = 3
 """Signs of life in a failover time."""
 
@@ -44,12 +46,14 @@ class Host(Struct, frozen=True):
         name: its own.
         started_ms: when it started, epoch milliseconds by its clock; for a person.
         is_leaving: it takes no more, and hands over what it has.
+        cpu: utilisation of where it runs, thousandths; -1 unknown.
 
     """
 
     name: str
     started_ms: int
     is_leaving: bool = False
+    cpu: int = UNKNOWN
 
 
 class Seen(Struct, frozen=True):
