@@ -98,7 +98,7 @@ class OfferLauncher:
             return True
         now_ms = self._clock.monotonic_ms()
         seen = seen_again(self._hosts_seen, {process.id: process.version}, at_ms=now_ms)
-        self._hosts_seen |= seen
+        self._hosts_seen = self._hosts_seen | seen
         return seen[process.id].stands_still(at_ms=began_ms, failover_ms=self._failover_ms)
 
     async def _clear(self, name: str) -> None:
@@ -167,8 +167,8 @@ class OfferLauncher:
             OutcomeUnknown, Throttled: try again.
 
         """
-        body = {"text": offer.text, "host": self.host}
-        return await self._write(OFFER, name, body, version=self._offers_seen[name].version)
+        body, seen = {"text": offer.text, "host": self.host}, self._offers_seen.get(name)
+        return seen is not None and await self._write(OFFER, name, body, version=seen.version)
 
     async def finish(self, name: str, offer: Offer) -> None:
         """Mark a slot of this process as over; what fails is repaired when the process ends."""
@@ -179,10 +179,9 @@ class OfferLauncher:
 
     async def forget_the_dead(self) -> None:
         """Delete processes that have been silent for long (the manager's)."""
-        now_ms = self._clock.monotonic_ms()
-        for name in self._still(self._hosts_seen, now_ms, _FORGOTTEN_AFTER):
-            version = self._hosts_seen[name].version
-            await self._store.raw.delete(HOST, name, expected_version=version)
+        now_ms, seen = self._clock.monotonic_ms(), self._hosts_seen  # A look makes another one.
+        for name in self._still(seen, now_ms, _FORGOTTEN_AFTER):
+            await self._store.raw.delete(HOST, name, expected_version=seen[name].version)
 
     async def publish(self, env: Mapping[str, str]) -> None:
         """

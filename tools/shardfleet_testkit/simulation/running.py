@@ -195,6 +195,8 @@ async def _run(options: Options) -> RunResult:
         muted |= muted_in(play)
     muted |= _muted_of(shape.config)
     drawn = options.mix or FaultMix.drawn(chance, often=often_in(seed))
+    if shape.processes:  # A death is seen after the failover time only, and a record kills four.
+        drawn = dataclasses.replace(drawn, poison=drawn.poison / 8)
     mix = dataclasses.replace(drawn, **options.rates)
     faults = Faults(seed, mix, muted=muted)
     around = Surroundings(
