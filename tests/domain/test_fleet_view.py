@@ -1,6 +1,7 @@
 """What a person sees of a fleet: the state of each lease, and the sums."""
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases.expiry import Sighting
@@ -9,6 +10,7 @@ from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.slots.usage import HandlerSigns
 from shardfleet_ops.explain.fleet_view import (
     FleetReading,
     LeaseState,
@@ -95,6 +97,20 @@ def test_a_slot_shows_its_leases_and_the_largest_of_their_lags():
 
     (row,) = slot_rows(reading)
     assert (row.leases, row.lag_ms, row.heartbeat_ms) == (3, 9_000, 300)
+
+
+def test_a_call_that_runs_long_is_told_beside_its_shard_while_it_runs():
+    signs = HandlerSigns(calls_ms={"1": NOW_MS - 50_400}, remarks=("it prints: print less",))
+    slots = [a_slot("s1", "a", turn_open=True, signs=signs), a_slot("s2", "b", signs=signs)]
+    reading = a_reading("1 at 5 by a", "2 at 5 by b", slots=slots)
+
+    rows = lease_rows(reading)
+    assert [row.why for row in rows] == ["a call of its handler has been running for 50 s", ""]
+    assert {row.state for row in rows} == {LeaseState.READING}
+    assert summary(reading).long_calls_ms == {"1": 50_400}
+    assert summary(reading).remarks == {"it prints: print less": ("s1", "s2")}
+    ended = replace(slots[0], turn_open=False)
+    assert summary(a_reading("1 at 5 by a", slots=[ended])).long_calls_ms == {}
 
 
 def test_a_finished_lease_is_nobodys_load():

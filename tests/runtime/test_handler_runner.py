@@ -1,4 +1,4 @@
-"""The user's code in a thread of its own: never overlapping, timed out, stopped."""
+"""The user's code in a thread of its own, one idea: never overlapping, timed out, stopped."""
 
 import asyncio
 import sys
@@ -363,7 +363,9 @@ def test_the_engines_loop_goes_on_while_user_code_blocks(run_with):
 # --- time-outs: hazard H10
 
 
-def test_a_synchronous_call_that_outlives_its_deadline_is_told_and_cannot_be_closed(run_with):
+def test_a_synchronous_call_that_outlives_its_deadline_is_told_and_cannot_be_closed(
+    run_with, caplog
+):
     release = threading.Event()
 
     def handle(batch):
@@ -374,6 +376,7 @@ def test_a_synchronous_call_that_outlives_its_deadline_is_told_and_cannot_be_clo
         result = await runner.run(a_batch(within_ms=SHORT_MS))
         assert (result.timed_out, result.done_count) == (True, 1)
         assert not await runner.close()
+        assert "release.wait(LONG_MS / 1000)" in caplog.text  # The stack.
 
     try:
         run_with(handle, scenario)

@@ -3,9 +3,10 @@
 import pytest
 
 from shardfleet.domain.slots.usage import Usage
-from shardfleet.engine.shard.usage import WARM_UP_MS, UsageMeter
+from shardfleet.engine.shard.usage import LONG_CALL_MS, WARM_UP_MS, UsageMeter
 
 RENEWAL_MS = 1_000
+SHARD = "shardId-000000000007"
 NOTHING = Usage()
 
 
@@ -73,7 +74,7 @@ def test_what_cannot_be_known_any_more_is_unknown_once_it_is_warm(machine):
 
 def test_a_load_that_lasts_is_seen_in_full(machine):
     meter = meter_of(machine)
-    with meter.call():
+    with meter.call(SHARD):
         warm(machine, meter)
         machine.works(RENEWAL_MS)
         assert meter.sample() == Usage(busy=1_000, cpu=1_000)
@@ -90,9 +91,9 @@ def test_it_is_averaged_by_halves(machine):
 def test_two_calls_at_once_are_not_busier_than_one(machine):
     meter = meter_of(machine)
     warm(machine, meter)
-    with meter.call():
+    with meter.call(SHARD):
         machine.works(0)
-        with meter.call():
+        with meter.call(SHARD):
             machine.works(0)
     machine.works(0)
     machine.works(0)
@@ -103,7 +104,7 @@ def test_handlers_that_overlap_have_no_such_limit(machine):
     machine.overlaps = True
     meter = meter_of(machine)
     warm(machine, meter)
-    with meter.call():
+    with meter.call(SHARD):
         machine.works(100)
         assert meter.sample() == Usage(busy=-1, cpu=100)
 
@@ -120,3 +121,22 @@ def test_a_second_look_at_once_tells_the_same(machine):
     warm(machine, meter)
     machine.works(500)
     assert meter.sample() == meter.sample() == Usage(busy=0, cpu=500)
+
+
+def test_a_call_that_runs_long_is_a_sign_until_it_is_over(machine):
+    meter = meter_of(machine)
+    began_ms = machine.now_ms
+    with meter.call(SHARD):
+        machine.now_ms += LONG_CALL_MS - 1
+        assert meter.signs(now_ms=99_999).calls_ms == {}
+        machine.now_ms += 1
+        with meter.call(SHARD):  # Of another lane: the older one counts.
+            assert meter.signs(now_ms=machine.now_ms + 7).calls_ms == {SHARD: began_ms + 7}
+    assert meter.signs(now_ms=99_999).calls_ms == {}
+
+
+def test_remarks_are_those_of_the_last_call(machine):
+    meter = meter_of(machine)
+    meter.remarks = ("its code left 101 threads behind: end them",)
+
+    assert meter.signs(now_ms=1).remarks == meter.remarks

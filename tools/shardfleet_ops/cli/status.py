@@ -1,7 +1,9 @@
 """`shardfleet status`, `leases` and `top`: what the fleet is doing."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Annotated
 
@@ -11,6 +13,7 @@ from rich.console import Group
 from rich.text import Text
 
 from shardfleet.domain.leases.lease import named_foreign
+from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.fleet_access import (
     ApplicationOption,
     ApplicationTable,
@@ -46,6 +49,8 @@ _COLOURS = {
     "STOPPED": "bold red",
     "UNREADABLE": "bold red",
 }
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")]
+WATCHED_EVERY_S = 2.0
 _FIGURES = ("leases", "lag", "counter", "heartbeat")
 
 
@@ -54,9 +59,13 @@ def status(
     stack: DeployedOption = DEFAULT_STACK,
     fleet_name: FleetOption = "",
     application: ApplicationOption = "",
+    watch: WatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the fleet in a few lines: leases by state, worker slots, lag, the last plan's age."""
+    if watch:
+        _watch(FleetName(stack, fleet_name), application, _status_screen, as_json=as_json)
+        return
     reading = with_reading(FleetName(stack, fleet_name), application, lambda fleet: fleet.reading())
     found, slots = summary(reading), slot_rows(reading)
     document = to_builtins(found) | {"slot_rows": [to_builtins(row) for row in slots]}
@@ -69,9 +78,14 @@ def leases(
     fleet_name: FleetOption = "",
     application: ApplicationOption = "",
     finished: Annotated[bool, typer.Option("--finished", help="Finished leases, too.")] = False,
+    watch: WatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show every lease: its owner, state, checkpoint and lag, and what it waits for."""
+    if watch:
+        screen = partial(_leases_screen, finished=finished)
+        _watch(FleetName(stack, fleet_name), application, screen, as_json=as_json)
+        return
     reading = with_reading(FleetName(stack, fleet_name), application, lambda fleet: fleet.reading())
     rows = _rows(reading, finished=finished)
     tell([to_builtins(row) for row in rows], [lease_table(rows)], as_json=as_json)
@@ -90,20 +104,42 @@ def top(
     ] = 0,
 ) -> None:
     """Show the fleet live, until Ctrl-C: the slots, and the unfinished leases furthest behind."""
+    _watch(FleetName(stack, fleet_name), application, _screen, every_s=every, rounds=rounds)
+
+
+def _watch(
+    name: FleetName,
+    application: str,
+    screen: Callable[[FleetReading], Group],
+    *,
+    every_s: float = WATCHED_EVERY_S,
+    rounds: int = 0,
+    as_json: bool = False,
+) -> None:
+    """Show what a reading looks like, live, so many times or until Ctrl-C."""
     from rich.live import Live
+
+    if as_json:
+        raise ConfigurationError("--watch is for a person, --json for a program: take one of them")
 
     async def show(fleet: FleetAccess | ApplicationTable) -> None:
         with Live(console=TerminalConsole(), auto_refresh=False) as live:
             for shown in count(1):
-                live.update(_screen(await fleet.reading()), refresh=True)
+                live.update(screen(await fleet.reading()), refresh=True)
                 if shown == rounds:
                     return
-                await asyncio.sleep(every)
+                await asyncio.sleep(every_s)
 
-    try:
-        with_reading(FleetName(stack, fleet_name), application, show)
-    except KeyboardInterrupt:
-        return
+    with suppress(KeyboardInterrupt):
+        with_reading(name, application, show)
+
+
+def _status_screen(reading: FleetReading) -> Group:
+    return Group(*_summary_lines(summary(reading)), slot_table(slot_rows(reading)))
+
+
+def _leases_screen(reading: FleetReading, *, finished: bool) -> Group:
+    return Group(lease_table(_rows(reading, finished=finished)))
 
 
 def _rows(reading: FleetReading, *, finished: bool) -> list[LeaseRow]:
@@ -134,6 +170,12 @@ def _summary_lines(found: FleetSummary) -> Iterator[str | Text]:
     for name, why in found.unreadable_documents.items():
         yield Text(shown(f"unread   {name}: {why}"), _COLOURS["FAILING"])
         yield shown(f"         To do: shardfleet documents {name}")
+    for key, running_ms in found.long_calls_ms.items():
+        running = f"a call of the handler has been running for {_time(running_ms)}"
+        yield Text(shown(f"slow     {key}: {running}"), _COLOURS["UNOWNED"])
+        yield "         To do: shardfleet doctor"
+    for remark, slots in found.remarks.items():
+        yield Text(shown(f"remark   {', '.join(slots)}: {remark}."), _COLOURS["UNOWNED"])
     for failure in found.failures:
         yield Text(shown(f"failing  {failure.said}"), _COLOURS["FAILING"])
         yield f"         To do: {failure.remedy}."

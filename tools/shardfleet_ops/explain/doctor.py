@@ -30,8 +30,10 @@ from shardfleet_ops.explain.fleet_view import (
     LeaseState,
     failures,
     lease_rows,
+    remarks,
     summary,
 )
+from shardfleet_ops.explain.handler_cures import cure_of
 from shardfleet_ops.migrate.kcl2 import elected
 
 OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"  # protocol.md §1.3
@@ -385,10 +387,14 @@ def _fleet(facts: Facts) -> Iterator[Finding]:
 
 def _advice(stop: StopNote, config: FleetConfig) -> str:
     """Return what to do, and what `log_errors` adds where a record was tried."""
+    cure, advice = cure_of(stop.error), stop.advice
+    if cure:
+        resume = advice if stop.retry_ms else f"then: shardfleet resume {stop.lease_key}"
+        advice = f"{cure}; {resume}"
     if config.log_errors or isinstance(stop, MissingShard):
-        return stop.advice
+        return advice
     return (
-        f"{stop.advice}. An error is told by its kind and place; with log_errors true also by what "
+        f"{advice}. An error is told by its kind and place; with log_errors true also by what "
         "it said, which may be record data: in this note and the worker's log, from the next "
         "attempt on"
     )
@@ -411,6 +417,20 @@ def _workers(facts: Facts) -> Iterator[Finding]:
                 "look into its lines (shardfleet logs: a right, a layer or a variable may be "
                 f"missing) and at the execution {slot.slot_input().execution_name()}",
             )
+
+
+def _handlers(facts: Facts) -> Iterator[Finding]:
+    reading, config = facts.reading, facts.config
+    for key, running_ms in reading.long_calls_ms.items() if reading else ():
+        yield _warning(
+            "handler-slow",
+            f"{key}: a call of the handler has been running for {running_ms // 1000} s; at "
+            f"handler_timeout_ms ({config.handler_timeout_ms}) its process ends",
+            "give what it waits for a time-out of its own; its stack is in `shardfleet logs "
+            f"{key}` then. If it must take so long, raise handler_timeout_ms",
+        )
+    for remark, slots in remarks(reading.slots).items() if reading else ():
+        yield _warning("handler-remark", f"{', '.join(slots)}: {remark}", "mend it, and deploy")
 
 
 def _java(facts: Facts) -> Iterator[Finding]:
@@ -589,6 +609,7 @@ _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     _account,
     _machinery,
     _workers,
+    _handlers,
     _fleet,
     _java,
     _kcl_tables,

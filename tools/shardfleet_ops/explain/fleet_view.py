@@ -106,6 +106,16 @@ class FleetReading(Struct, frozen=True, kw_only=True):
         }
 
     @property
+    def long_calls_ms(self) -> Mapping[str, int]:
+        """Return by lease key for how long a call of its handler has been running, if long."""
+        return {
+            key: self.at_ms - began_ms
+            for slot in self.slots
+            if slot.state is SlotState.RUNNING and slot.turn_open
+            for key, began_ms in slot.signs.calls_ms.items()
+        }
+
+    @property
     def paused(self) -> Mapping[str, Pause]:
         """Return the unfinished leases that are paused; other applications know of no pause."""
         ours = {None, *(slot.worker_id for slot in self.slots)}
@@ -155,6 +165,7 @@ class SlotRow(Struct, frozen=True, kw_only=True):
         heartbeat_ms: how long ago it last gave a sign of life, None before the first.
         failure: why its last invocations failed, None since it works.
         draining: it is asked to hand over and end.
+        remarks: on what its handler does.
 
     """
 
@@ -166,6 +177,7 @@ class SlotRow(Struct, frozen=True, kw_only=True):
     heartbeat_ms: int | None
     failure: LastFailure | None
     draining: bool
+    remarks: tuple[str, ...] = ()
 
 
 class FailureRow(Struct, frozen=True, kw_only=True):
@@ -205,6 +217,8 @@ class FleetSummary(Struct, frozen=True, kw_only=True):
         foreign_leases: which leases of the table are another stream's or mode's.
         unreadable_documents: ``kind/id`` of documents that nobody can read, each with the reason.
         stream_is_gone: whether there is no such stream any more.
+        long_calls_ms: lease key to for how long its handler call has been running, where long.
+        remarks: what handlers do that they should not, and the slots of which it is seen.
 
     """
 
@@ -218,6 +232,8 @@ class FleetSummary(Struct, frozen=True, kw_only=True):
     foreign_leases: Sequence[ForeignLease] = ()
     unreadable_documents: Mapping[str, str] = field(default_factory=dict)
     stream_is_gone: bool = False
+    long_calls_ms: Mapping[str, int] = field(default_factory=dict)
+    remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def lease_rows(reading: FleetReading) -> list[LeaseRow]:
@@ -267,6 +283,7 @@ def slot_rows(reading: FleetReading) -> list[SlotRow]:
             heartbeat_ms=reading.at_ms - slot.heartbeat_ms if slot.heartbeat_ms else None,
             failure=slot.failure,
             draining=slot.drain,
+            remarks=slot.signs.remarks,
         )
         for slot in sorted(reading.slots, key=lambda each: each.slot_id)
     ]
@@ -288,7 +305,18 @@ def summary(reading: FleetReading) -> FleetSummary:
         foreign_leases=reading.foreign_leases,
         unreadable_documents=reading.unreadable_documents,
         stream_is_gone=reading.stream_is_gone,
+        long_calls_ms=reading.long_calls_ms,
+        remarks=remarks(reading.slots),
     )
+
+
+def remarks(slots: Iterable[Slot]) -> dict[str, tuple[str, ...]]:
+    """Return what handlers do that they should not, and the slots of which it is seen."""
+    found: dict[str, tuple[str, ...]] = {}
+    for slot in sorted(slots, key=lambda each: each.slot_id):
+        for remark in slot.signs.remarks if slot.state is SlotState.RUNNING else ():
+            found[remark] = (*found.get(remark, ()), slot.slot_id)
+    return found
 
 
 def said_of(failure: LastFailure, *, now_ms: int) -> str:
@@ -405,4 +433,6 @@ def _state(
         return LeaseState.WAITING, f"parents: {', '.join(waits_for)}"
     if lease.checkpoint_owner is not None:
         return LeaseState.HANDOVER, f"next: {lease.lease_owner}"
-    return LeaseState.READING, ""
+    running_ms = reading.long_calls_ms.get(lease.lease_key)
+    running = f"a call of its handler has been running for {_ago(running_ms or 0)}"
+    return LeaseState.READING, "" if running_ms is None else running

@@ -317,6 +317,7 @@ class HandlerResult(Struct, frozen=True, kw_only=True):
         state: with tumbling windows: what the window's state is with the records that are done, as
             JSON; None: as it was.
         outgrows: with tumbling windows: it failed because the state would be too large.
+        remarks: what the code does, in any call, that it should not, for a person.
 
     """
 
@@ -325,6 +326,7 @@ class HandlerResult(Struct, frozen=True, kw_only=True):
     timed_out: bool = False
     state: str | None = None
     outgrows: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 class HandlerRunner(Protocol):

@@ -1,1 +1,1 @@
-"""Composition roots for Lambda: environment to configuration to adapters to engine."""
+"""Composition roots for Lambda, one idea: environment to configuration to adapters to engine."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 import re
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from shardfleet.engine.ports import HandlerResult
 from shardfleet.errors import InvalidReply, is_of_sdk, kind_of, refusal_told, where_raised
 from shardfleet.records import Batch
-from shardfleet.runtime.own_code import own_code, place_in
+from shardfleet.runtime.own_code import own_code, place_among, place_in
 
 _ERROR_CHARACTERS_MOST = 1_000
 _ERRORS_MOST = 4  # told beside the one that was raised
@@ -69,11 +70,21 @@ class HandlerErrors:
         behind = (f"{kind_of(each)} ({self._place(each)})" for each in _behind(error))
         return ", from ".join([text, *islice(behind, _ERRORS_MOST)])
 
+    def late(self, batch: Batch, frames: Iterable[tuple[FrameType, int]]) -> str:
+        """Log the stack of a call that outlived its time-out, inmost frame first; return where."""
+        stack = list(frames)
+        lines = traceback.StackSummary.extract(iter(stack[::-1])).format()
+        _log.error("a call on %s outlived its time-out:\n%s", batch.shard_id, "".join(lines))
+        place = place_among(own_code(self._module_name), stack)
+        return f" at {_written(place)}" if place else ""
+
     def _place(self, error: BaseException) -> str:
         place = place_in(own_code(self._module_name), error)
-        if place is None:
-            return where_raised(error)
-        return f"{Path(place[0]).name}:{place[1]} in {place[2]}"
+        return _written(place) if place else where_raised(error)
+
+
+def _written(place: tuple[str, int, str]) -> str:
+    return f"{Path(place[0]).name}:{place[1]} in {place[2]}"
 
 
 def _behind(error: BaseException) -> Iterator[BaseException]:

@@ -13,10 +13,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import queue
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 from typing import Any
+
+from msgspec.structs import replace
 
 from shardfleet.domain.delivery.hooks import Hook
 from shardfleet.engine.ports import Clock, HandlerResult
@@ -24,6 +29,7 @@ from shardfleet.records import Batch
 from shardfleet.runtime.handler_call import EventSource, HandlerCaller, LambdaContext
 from shardfleet.runtime.handler_errors import HandlerErrors
 from shardfleet.runtime.handler_loading import LoadedHandler, load_handler
+from shardfleet.runtime.handler_remarks import HandlerRemarks, handler_remarks
 
 # How long a cancelled coroutine, and a thread that was asked to stop, may take to comply.
 GRACE_MS = 1_000
@@ -109,6 +115,11 @@ class _HandlerThread:
             self._jobs.put(lambda: _run_loop(loop))
         return self._loop
 
+    def frames(self) -> list[tuple[FrameType, int]]:
+        """Return what the thread is in, inmost first."""
+        inmost = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001 - its only name
+        return list(traceback.walk_stack(inmost)) if inmost else []
+
     async def stop(self) -> bool:
         """Ask the thread to end; return whether it did."""
         self._jobs.put(None)
@@ -181,6 +192,7 @@ class ThreadHandlerRunner:
         self._source = EventSource.of(stream_arn, function_arn=context.invoked_function_arn)
         self._clock = clock
         self._caller: HandlerCaller | None = None
+        self._remarks: HandlerRemarks | None = None
         self._threads: list[_HandlerThread] = []
 
     @property
@@ -209,6 +221,7 @@ class ThreadHandlerRunner:
         self._caller = HandlerCaller(
             handler, context=self._context, source=self._source, now_ms=self._clock.now_ms
         )
+        self._remarks = handler_remarks()
         if handler.is_async:
             thread.run_loop()
 
@@ -221,8 +234,8 @@ class ThreadHandlerRunner:
         return await self._run(shard, hook)
 
     async def _run(self, batch: Batch, hook: Hook | None) -> HandlerResult:
-        caller = self._caller
-        if not self._threads or caller is None:
+        caller, remarks = self._caller, self._remarks
+        if not self._threads or caller is None or remarks is None:
             message = "run before load"
             raise RuntimeError(message)
         left_ms = batch.deadline_ms - self._clock.now_ms()
@@ -239,10 +252,10 @@ class ThreadHandlerRunner:
             await call.wait(max(0, left_ms))
         if call.done():
             result: HandlerResult = call.result()
-            return result
-        return HandlerResult(
-            done_count=batch.done_count, error="the call outlived its time-out", timed_out=True
-        )
+            found = remarks.found(self._clock.now_ms())
+            return replace(result, remarks=found) if found else result
+        error = f"it stood still{self._errors.late(batch, thread.frames())}"
+        return HandlerResult(done_count=batch.done_count, error=error, timed_out=True)
 
     def _idlest_thread(self) -> _HandlerThread:
         """Return a thread without a call, or the one with the fewest."""
@@ -266,7 +279,9 @@ class ThreadHandlerRunner:
                 return await caller.call_async(batch, hook)
         except BaseException as error:  # noqa: BLE001 - user code may raise anything, SystemExit too
             if isinstance(error, TimeoutError) and deadline.expired():
-                cancelled = "cancelled: the call outlived its time-out"
+                cut_off = (error.__cause__ or error).__traceback__
+                at = self._errors.late(batch, list(traceback.walk_tb(cut_off))[::-1])
+                cancelled = f"cancelled: the call outlived its time-out{at}"
                 return HandlerResult(done_count=batch.done_count, error=cancelled)
             return self._errors.failure(batch, error)
 

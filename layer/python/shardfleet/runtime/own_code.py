@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import importlib.util
 import traceback
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from types import FrameType
 
 from msgspec import Struct
 
@@ -80,6 +82,14 @@ def _installed_in(folder: Path) -> frozenset[str]:
 
 def place_in(own: OwnCode | None, error: BaseException) -> tuple[str, int, str] | None:
     """Return file, line and function of the last frame of the user's own code, if there is one."""
-    frames = traceback.walk_tb(error.__traceback__)
-    places = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in frames]
-    return next((place for place in reversed(places) if own and own.has(place[0])), None)
+    return place_among(own, reversed(list(traceback.walk_tb(error.__traceback__))))
+
+
+def place_among(
+    own: OwnCode | None, inmost_first: Iterable[tuple[FrameType, int]]
+) -> tuple[str, int, str] | None:
+    """Return file, line and function of the inmost frame of the user's own code, if there is."""
+    for frame, line in inmost_first:
+        if own and own.has(frame.f_code.co_filename):
+            return frame.f_code.co_filename, line, frame.f_code.co_name
+    return None

@@ -30,11 +30,12 @@ from shardfleet.domain.slots.failure import (
     again,
     failure_of_fault,
 )
-from shardfleet.domain.slots.usage import UNKNOWN, Usage
+from shardfleet.domain.slots.usage import UNKNOWN, HandlerSigns, Usage
 from shardfleet.errors import ConfigurationError, ProtocolError
 
 INPUT_VERSION = 1  # a worker accepts this and the previous version (hazard H19)
 _UNKNOWN_USAGE = Usage()
+_NO_SIGNS = HandlerSigns()
 EXECUTION_NAME_LIMIT = 80  # Step Functions: execution names have at most 80 characters
 
 
@@ -225,6 +226,7 @@ class Slot(Struct, frozen=True, kw_only=True):
         failure: why its last invocations failed; None since it works.
         loading: the invocation of this epoch imports its handler, after one that crashed: if it
             dies, no record is the reason (H21).
+        signs: of its handler, at the last heartbeat.
 
     """
 
@@ -250,6 +252,7 @@ class Slot(Struct, frozen=True, kw_only=True):
     claimed_by: str = ""
     failure: LastFailure | None = None
     loading: bool = False
+    signs: HandlerSigns = _NO_SIGNS
 
     @property
     def usage(self) -> Usage:
@@ -350,6 +353,7 @@ def claim(
         claimed_by=token,
         failure=_cut_off(slot, given.fault, now_ms=now_ms),
         loading=False,
+        signs=_NO_SIGNS,
     )
     return claimed or ClaimRefused("the slot has ended")
 
@@ -398,8 +402,9 @@ def heartbeat(
     served_seq: int,
     lags_ms: Mapping[str, int],
     usage: Usage = _UNKNOWN_USAGE,
+    signs: HandlerSigns = _NO_SIGNS,
 ) -> Slot | None:
-    """Record a sign of life: assignments served, the lag of each lease held, utilisation."""
+    """Record a sign of life: assignments served, the lag of each lease held, what is in use."""
     served = max(slot.served_seq, min(served_seq, slot.assign_seq))
     return _after(
         slot,
@@ -410,6 +415,7 @@ def heartbeat(
         lags_ms=dict(lags_ms),
         busy=usage.busy,
         cpu=usage.cpu,
+        signs=signs,
     )
 
 

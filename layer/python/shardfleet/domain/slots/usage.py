@@ -7,7 +7,9 @@ Both are averaged with alpha 0.5 over a renewal interval, as the KCL does (proto
 
 from __future__ import annotations
 
-from msgspec import Struct
+from collections.abc import Mapping
+
+from msgspec import Struct, field
 
 ALPHA = 0.5
 UNKNOWN = -1
@@ -37,6 +39,20 @@ class Usage(Struct, frozen=True):
     def differs_from(self, other: Usage, *, by: int) -> bool:
         """Return whether either part differs by so many thousandths."""
         return abs(self.busy - other.busy) >= by or abs(self.cpu - other.cpu) >= by
+
+
+class HandlerSigns(Struct, frozen=True, kw_only=True):
+    """
+    What a person should know of a handler at work, as of its worker's last sign of life.
+
+    Attributes:
+        calls_ms: lease key to when its call began, epoch milliseconds, where that is long ago.
+        remarks: what the code does that it should not, a sentence each.
+
+    """
+
+    calls_ms: Mapping[str, int] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
 
 def next_throughput(previous: float | None, *, read_bytes: int, elapsed_ms: int) -> float:

@@ -248,7 +248,7 @@ class Dispatcher:
         told = hook if ports.handler.has_hooks else None
         began_ms = ports.clock.monotonic_ms()
         try:
-            with ports.usage.call():
+            with ports.usage.call(key):
                 run = ports.handler.run(batch) if told is None else ports.handler.tell(told, batch)
                 result = await run
         except Exception:
@@ -256,7 +256,8 @@ class Dispatcher:
             await self._close_note(held)
             raise
         if result.timed_out:
-            raise await self._timed_out(held, ticket.noted())
+            raise await self._timed_out(held, ticket.noted(), where=str(result.error))
+        ports.usage.remarks = result.remarks
         done = max(0, min(result.done_count, len(records)))
         ports.events.emit(
             BatchHandled(
@@ -276,7 +277,7 @@ class Dispatcher:
             raise Halted
         return replace(result, done_count=done)
 
-    async def _timed_out(self, held: HeldLease, call: NotedCall) -> HandlerTimedOut:
+    async def _timed_out(self, held: HeldLease, call: NotedCall, *, where: str) -> HandlerTimedOut:
         """Begin no more calls, leave this one noted, and return what ends the process."""
         self.end()
         if call.kind.is_noted:
@@ -286,8 +287,8 @@ class Dispatcher:
         which = f"from record {call.first} on" if call.count else without
         return HandlerTimedOut(
             f"shard {held.lease_key}: the handler call {which} took "
-            f"longer than handler_timeout_ms ({self._timeout_ms}); a thread cannot be stopped, "
-            "so the process ends"
+            f"longer than handler_timeout_ms ({self._timeout_ms}): {where}; a thread cannot be "
+            "stopped, so the process ends"
         )
 
     def _queued(self, held: HeldLease, records: Sequence[Record], *, kind: CallKind) -> _Ticket:

@@ -1,5 +1,5 @@
 """
-What a slot uses: the part of the time in which its handler is at work, and of its CPU.
+What a slot uses: the time in which its handler is at work, and its CPU; and what its handler does.
 
 Sampled at each look at the slot record, so over a renewal interval. A turn's first seconds do not
 count: they are those of a cold start (imports, connections), and of no load that would last. Until
@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from shardfleet.domain.slots.usage import UNKNOWN, Usage, next_share
+from shardfleet.domain.slots.usage import UNKNOWN, HandlerSigns, Usage, next_share
 from shardfleet.engine.ports import Clock, HandlerRunner
 
 # Longer than imports and first calls take at the smallest share of a vCPU that is usual (512 MB).
 WARM_UP_MS = 10_000
+# A call of which a person is told: two signs of life of a worker in good order apart.
+LONG_CALL_MS = 10_000
 
 
 class CpuMeter(Protocol):
@@ -27,7 +29,13 @@ class CpuMeter(Protocol):
 
 
 class UsageMeter:
-    """Watches one worker turn."""
+    """
+    Watches one worker turn.
+
+    Attributes:
+        remarks: on the handler, as its last call brought them.
+
+    """
 
     def __init__(
         self,
@@ -43,28 +51,39 @@ class UsageMeter:
         self._clock = clock
         self._cpu = cpu
         self._handler = handler
-        self._calls = 0
+        self._calls: dict[object, tuple[str, int]] = {}  # lease key, since when: monotonic
+        self.remarks: tuple[str, ...] = ()
         self._busy_ms = 0  # of each of the calls that there may be at once
         self._began_ms = self._since_ms = self._sampled_ms = clock.monotonic_ms()
         self._cpu_ms = cpu.used_ms() if cpu else 0
         self._usage = before
 
     @contextmanager
-    def call(self) -> Iterator[None]:
+    def call(self, lease_key: str) -> Iterator[None]:
         """Count the time of a handler call."""
         self._settle()
-        self._calls += 1
+        call = object()
+        self._calls[call] = (lease_key, self._since_ms)
         try:
             yield
         finally:
             try:
                 self._settle()
             finally:
-                self._calls -= 1
+                del self._calls[call]
+
+    def signs(self, now_ms: int) -> HandlerSigns:
+        """Return the calls that run long, and the remarks; ``now_ms`` is the epoch's."""
+        passed_ms = self._clock.monotonic_ms()
+        long = {k: passed_ms - since for k, since in reversed(self._calls.values())}
+        return HandlerSigns(
+            calls_ms={k: now_ms - ms for k, ms in long.items() if ms >= LONG_CALL_MS},
+            remarks=self.remarks,
+        )
 
     def _settle(self) -> None:
         now_ms = self._clock.monotonic_ms()
-        self._busy_ms += (now_ms - self._since_ms) * min(self._calls, self._calls_at_once)
+        self._busy_ms += (now_ms - self._since_ms) * min(len(self._calls), self._calls_at_once)
         self._since_ms = now_ms
 
     def sample(self) -> Usage:

@@ -25,7 +25,7 @@ from shardfleet.domain.slots.slot import (
     loads,
     worked,
 )
-from shardfleet.domain.slots.usage import Usage
+from shardfleet.domain.slots.usage import HandlerSigns, Usage
 from shardfleet.engine.ports import Clock
 from shardfleet.engine.state.fleet_state import FleetState, VersionedSlot
 from shardfleet.errors import MalformedDocument, ProtocolError, StaleEpoch, Throttled
@@ -166,7 +166,12 @@ class SlotRecord:
         return found.slot
 
     async def beat(
-        self, served_seq: int, lags_ms: Callable[[], Mapping[str, int]], usage: Usage
+        self,
+        served_seq: int,
+        lags_ms: Callable[[], Mapping[str, int]],
+        usage: Usage,
+        *,
+        signs: HandlerSigns,
     ) -> Slot | None:
         """
         Write a heartbeat; returns the record as written.
@@ -181,7 +186,12 @@ class SlotRecord:
             if since_ms is not None:
                 slot = worked(slot, loaded_for_ms=self._clock.monotonic_ms() - since_ms)
             return heartbeat(
-                slot, now_ms=now_ms, served_seq=served_seq, lags_ms=lags_ms(), usage=usage
+                slot,
+                now_ms=now_ms,
+                served_seq=served_seq,
+                lags_ms=lags_ms(),
+                usage=usage,
+                signs=signs,
             )
 
         written = await self._state.update_slot(self.given.slot_id, change)

@@ -255,7 +255,8 @@ class SlotWatch:
         )
         if not has_changed and now_ms - self._beat_ms < self._config.failover_ms:
             return
-        written = await self._ports.record.beat(self.served_seq, self.lags_ms, usage)
+        signs = self._ports.usage.signs(self._ports.clock.now_ms())
+        written = await self._ports.record.beat(self.served_seq, self.lags_ms, usage, signs=signs)
         self._slot = written or self._slot
         self._told = frozenset(self._slot.lags_ms)
         self._usage_told, self._beat_ms = usage, now_ms

@@ -1,0 +1,43 @@
+"""What the doctor says of a handler: while a call runs, and of the error that stopped a shard."""
+
+import pytest
+from msgspec.structs import replace
+
+from shardfleet.domain.slots.usage import HandlerSigns
+from shardfleet_ops.explain.doctor import Severity, diagnose
+from tests.domain.builders import a_failing_slot
+from tests.domain.test_diagnosis import HEALTHY, NOW_MS, READING, STOPPED
+
+
+def test_what_a_handler_does_wrong_while_it_works_is_a_warning():
+    signs = HandlerSigns(calls_ms={"1": NOW_MS - 50_000}, remarks=("it prints: print less",))
+    slot = replace(a_failing_slot(), failure=None, heartbeat_ms=NOW_MS, turn_open=True, signs=signs)
+    found = diagnose(replace(HEALTHY, reading=replace(READING, slots=[slot])))
+
+    assert [(each.severity, each.code) for each in found] == [
+        (Severity.WARNING, "handler-slow"),
+        (Severity.WARNING, "handler-remark"),
+    ]
+    assert "1: a call of the handler has been running for 50 s; at handler_timeout_ms (60000)" in (
+        found[0].found
+    )
+    assert found[1].found == "s1: it prints: print less"
+
+
+@pytest.mark.parametrize(
+    ("error", "cure"),
+    [
+        ("ClientError AccessDeniedException of PutItem (a.py:3 in f)", "grant the worker's role"),
+        ("OSError (a.py:3 in f), from ClientError Throttling of PutItem", "raise what it may take"),
+        ("NoSuchBucket of GetObject (a.py:3 in f)", "name what is there"),
+        ("JSONDecodeError (a.py:3 in f)", "the payload is not what that line expects"),
+        ("ModuleNotFoundError (a.py:3 in f)", "requirements.txt"),
+        ("Mine (a.py:3 in f)", "mend the handler or the record, then: shardfleet resume 1"),
+    ],
+)
+def test_a_stopped_shards_finding_says_what_to_do_about_such_an_error(error, cure):
+    stop = replace(STOPPED.stops["1"], error=error)
+    (found,) = diagnose(replace(HEALTHY, reading=replace(STOPPED, stops={"1": stop})))
+
+    assert cure in found.remedy.partition(". An error is told")[0]
+    assert "then: shardfleet resume 1" in found.remedy

@@ -1,0 +1,102 @@
+"""
+What to do about a handler's error, by its kind: most errors of user code are one of a few.
+
+Pure. An error is told as ``Kind (file:line in function)``, of AWS's refusals with code and
+operation (:mod:`shardfleet.runtime.handler_errors`); what it said is mostly not known.
+"""
+
+import re
+
+_CURES: tuple[tuple[str, str], ...] = (
+    (
+        r"ClientError (AccessDenied|UnauthorizedOperation|NotAuthorized|KMS|403)|^AccessDenied",
+        (
+            "grant the worker's role that right on what that line names (grant_… on the fleet's "
+            "worker), and deploy"
+        ),
+    ),
+    (
+        (
+            r"ClientError (ResourceNotFound|NoSuch|NotFound|404|QueueDoesNotExist|.*NonExistent)"
+            r"|^(ResourceNotFound|NoSuch|NotFound|QueueDoesNotExist)"
+        ),
+        "name what is there, in the worker's own region and account, or make it",
+    ),
+    (
+        (
+            r"ClientError (Throttl|ProvisionedThroughput|RequestLimit|TooManyRequests|SlowDown)"
+            r"|^(Throttl|ProvisionedThroughput|TooManyRequests)"
+        ),
+        "raise what it may take, or lower handler_records_per_second",
+    ),
+    (
+        r"ClientError (Validation|Invalid|Missing|Malformed)|^Param(eter)?Validation|^Validation",
+        "mend the request that that line makes",
+    ),
+    (r"ClientError ConditionalCheckFailed", "that is a second time: let it count as done"),
+    (
+        (
+            r"^(EndpointConnection|ConnectTimeout|ReadTimeout|ConnectionClosed|ProxyConnection)"
+            r"|^(ConnectionRefused|ConnectionReset|Connection)Error|^gaierror|^(Timeout|URL)Error"
+        ),
+        (
+            "let the function reach that endpoint (VPC, security group, name), or give the call a "
+            "shorter time-out"
+        ),
+    ),
+    (
+        r"^No(Credentials|Region)|^PartialCredentials|^UnknownService|^UnknownRegion",
+        "make the client without keys and regions of your own: Lambda sets them",
+    ),
+    (
+        (
+            r"^(JSONDecode|UnicodeDecode|Unpickling|BadGzipFile|Decode|Binascii|ValidationError)"
+            r"|^error\b"
+        ),
+        (
+            "the payload is not what that line expects: look at it (shardfleet tail), and let the "
+            "code take it or leave it"
+        ),
+    ),
+    (
+        r"^(Key|Index|Attribute|Type|Value|Assertion|Overflow|ZeroDivision|Recursion|Unicode\w*)Error",
+        "mend that line: it does not take the record at that position (shardfleet tail shows it)",
+    ),
+    (
+        r"^(ModuleNotFound|Import)Error",
+        "add the package to the handler's requirements.txt, and deploy",
+    ),
+    (r"^MemoryError", "raise the worker's memory_mb, or lower batch_records"),
+    (
+        r"^(Permission|ReadOnly|FileNotFound|IsADirectory|NotADirectory|OS)Error",
+        (
+            "on Lambda code lies in a folder that cannot be written: write to /tmp, and name "
+            "files by Path(__file__)"
+        ),
+    ),
+    (
+        r"^InvalidReply",
+        "let the handler return nothing, or what its contract says (docs/handlers.md)",
+    ),
+    (r"^(NameError|UnboundLocalError|SyntaxError|NotImplementedError)", "mend that line"),
+    (
+        r"^(RuntimeError|CancelledError|InvalidStateError)",
+        (
+            "look at that line: a loop inside a loop (asyncio.run in async def), or "
+            "what another call has left"
+        ),
+    ),
+    (
+        r"^(SystemExit|KeyboardInterrupt)",
+        "raise an error where a record cannot be handled: nothing may end the process",
+    ),
+    (
+        r"^cancelled: ",
+        "give what it waits for a time-out of its own, or raise handler_timeout_ms",
+    ),
+)
+
+
+def cure_of(error: str) -> str:
+    """Return what to do about an error as it is told; empty where its kind says nothing."""
+    return next((cure for kind, cure in _CURES if re.search(kind, error)), "")
