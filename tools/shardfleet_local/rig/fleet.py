@@ -218,7 +218,7 @@ def needing_the_cdk() -> Iterator[None]:
         yield
     except ImportError as error:
         raise ConfigurationError(
-            f"the stack is synthesized on the spot, which needs the CDK ({error}): "
+            f"the stack is synthesized on the spot, which needs the CDK ({error.name or error}): "
             "pip install 'shardfleet[local]'"
         ) from error
 

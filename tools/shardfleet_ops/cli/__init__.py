@@ -7,6 +7,7 @@ One module per command is one idea, however many commands there are.
 (what a Lambda function or a Spark executor needs) installs no command-line packages.
 """
 
+import os
 import signal
 import sys
 from importlib.util import find_spec
@@ -33,6 +34,20 @@ def main() -> int:
     try:  # Also while much is imported.
         from shardfleet_ops.cli.app import run
 
-        return run()
+        code = run()
     except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+        code = 128 + signal.SIGINT
+    return _flushed(code)
+
+
+def _flushed(code: int) -> int:
+    """Return the exit code once all is written; what cannot be is one line, and nothing later."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # Else the interpreter tries again at its end, and says so in its own way.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not code and not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"shardfleet: standard output: {error.strerror}\n")
+        return code or 1
+    return code

@@ -61,7 +61,11 @@ def _run(
     from shardfleet_local.acceptance.report import AcceptanceReport, passed
     from shardfleet_local.acceptance.run import Acceptance
     from shardfleet_local.aws.launcher import EmbeddedAws
+    from shardfleet_local.rig.fleet import needing_the_cdk
 
+    if not dry_run:
+        with needing_the_cdk():  # Now, and not as the failure of a step.
+            import shardfleet_cdk  # noqa: F401 - it looks for Node
     account = None if local else AcceptanceAccount.of_environment()
     where = f"account {account.account_id}, region {account.region}" if account else _HERE
     tell(None, _plan(size, where), as_json=False)

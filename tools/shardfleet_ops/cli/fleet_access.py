@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from shardfleet.adapters.system import SystemClock, SystemEntropy
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.expiry import Sighting, update_sightings
-from shardfleet.errors import ConfigurationError, StreamGone
+from shardfleet.errors import ConfigurationError, ShardfleetError, StreamGone
 from shardfleet.events.base import Event
 from shardfleet_ops.cli.fleets import FleetName, application_config, find_fleet
 from shardfleet_ops.explain.fleet_view import FleetReading
@@ -51,6 +51,10 @@ T = TypeVar("T")
 
 CALLS_AT_ONCE = 4
 _CLOSE_MS = 10_000
+ENVIRONMENT = (
+    "Region, credentials and endpoint come from the environment, as for the AWS command line "
+    "(--region, --profile)"
+)
 # KCL's failover time, which the table does not say.
 FAILOVER_MS = 10_000
 
@@ -61,7 +65,9 @@ ApplicationOption = Annotated[
         help="Instead of a stack: a KCL application by its lease table, such as a Spark query's.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON, for programs; -o yaml: YAML.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,10 +225,7 @@ def reaching_aws() -> Iterator[None]:
     try:
         yield
     except BotoCoreError as error:
-        raise ConfigurationError(
-            f"{error} Region, credentials and endpoint come from the environment, as for the AWS "
-            "command line"
-        ) from error
+        raise ConfigurationError(f"{str(error).rstrip('.')}. {ENVIRONMENT}") from error
 
 
 @asynccontextmanager
@@ -394,7 +397,14 @@ async def _opened_table(name: str) -> AsyncIterator[ApplicationTable]:
     async with thread_pool("leases") as pool:
         pools = table_pools(AwsClients(limits), pool)
         store = DynamoDBLeaseStore(name, pools, events=NobodyListens())
-        yield ApplicationTable(name, store, SystemClock())
+        try:
+            yield ApplicationTable(name, store, SystemClock())
+        except ShardfleetError as error:
+            if "ResourceNotFoundException" not in str(error):
+                raise
+            raise ConfigurationError(
+                f"there is no table {name}: name the application's lease table. {ENVIRONMENT}"
+            ) from error
 
 
 @asynccontextmanager
