@@ -1,11 +1,15 @@
 """The wheel that a person installs: our packages, the construct's assets, and nothing else."""
 
+import io
+import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections import defaultdict
 from email.parser import HeaderParser
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,14 +17,75 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def build(folder, *targets, root=ROOT, **environment):
+    """Build a wheel, an sdist or both; return the files."""
+    wanted = [word for target in targets for word in ("-t", target)]
+    command = [sys.executable, "-m", "hatchling", "build", *wanted, "-d", folder]
+    built = subprocess.run(
+        command,
+        cwd=root,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert built.returncode == 0, built.stderr
-    with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("built"), "wheel", "sdist")
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    (data,) = [data for name, data in built.items() if name.endswith(".whl")]
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
         yield archive
+
+
+def metadata_of(archive):
+    name = next(name for name in archive.namelist() if name.endswith("/METADATA"))
+    return HeaderParser().parsestr(archive.read(name).decode())
+
+
+def test_the_same_is_built_again_by_another_umask_and_of_the_sdist_itself(built, tmp_path):
+    (sdist,) = [name for name in built if name.endswith(".tar.gz")]
+    with tarfile.open(fileobj=io.BytesIO(built[sdist])) as archive:
+        archive.extractall(tmp_path / "sdist", filter="data")
+    (root,) = (tmp_path / "sdist").iterdir()
+    (tmp_path / "again").mkdir()
+
+    assert build(tmp_path / "again", "wheel", "sdist", root=root, TZ="Asia/Tokyo") == built
+
+
+def test_no_link_of_the_long_description_is_relative(wheel):
+    text = metadata_of(wheel).get_payload()
+
+    assert links_of(text) == []
+    assert metadata_of(wheel).get_all("Project-URL") is None
+    assert "docs/handlers.md" in text
+    assert "All pages, by question" in text
+
+
+def test_who_publishes_it_says_where_it_lies(tmp_path):
+    (data,) = build(tmp_path, "wheel", SHARDFLEET_PROJECT_URL="https://example.org/it/").values()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        found = metadata_of(archive)
+    links = links_of(found.get_payload())
+
+    at = f"https://example.org/it/blob/v{version('shardfleet')}/"
+    assert {link for link in links if not link.startswith(at)} == {
+        f"https://example.org/it/raw/v{version('shardfleet')}/docs/img/report.png"
+    }
+    assert all((ROOT / link.removeprefix(at).partition("#")[0]).exists() for link in links[:3])
+    assert f"Documentation, {at}docs/README.md" in found.get_all("Project-URL")
+
+
+def links_of(text):
+    without_code = re.sub(r"(?ms)^```.*?^```$", "", text)
+    return re.findall(r"\]\(([^)]*)\)", without_code)
 
 
 @pytest.mark.parametrize("root", ["layer/python", "tools", "cdk", "spark"])
@@ -80,8 +145,7 @@ def test_the_wheel_holds_nothing_but_our_packages(wheel):
 
 
 def test_the_wheel_offers_the_extras_and_a_core_without_them(wheel):
-    name = next(name for name in wheel.namelist() if name.endswith("/METADATA"))
-    metadata = HeaderParser().parsestr(wheel.read(name).decode())
+    metadata = metadata_of(wheel)
     core = {line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line}
 
     assert set(metadata.get_all("Provides-Extra")) == {

@@ -1,0 +1,60 @@
+"""
+The package's long description and addresses, made of README when the package is built.
+
+A reader of the description has no checkout beside it, so no link in it is relative. Where the
+project lies says whoever publishes it, in the variable ``SHARDFLEET_PROJECT_URL``; without it there
+is no address to name, and what a link leads to is left out.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+VARIABLE = "SHARDFLEET_PROJECT_URL"
+_LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|`[^`]*`)*)\]\((?P<place>[^)\s]+)\)")
+_FENCED = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+
+
+def long_description(readme: str, *, url: str, version: str) -> str:
+    """
+    Return a README in which every link is absolute, or is none.
+
+    Args:
+        readme: in Markdown; links lie relative to the repository's root.
+        url: of the repository; empty: not known.
+        version: of the release, whose tag is ``v`` and it.
+
+    """
+
+    def absolute(link: re.Match[str]) -> str:
+        image, text, place = link["image"], link["text"], link["place"]
+        if re.match(r"[a-z]+:", place):
+            return link[0]
+        if place.startswith("#") or not url:
+            return "" if image else text
+        return f"{image}[{text}]({url}/{'raw' if image else 'blob'}/v{version}/{place})"
+
+    parts = _FENCED.split(readme)
+    made = [part if part.startswith("```") else _LINK.sub(absolute, part) for part in parts]
+    return "".join(made)
+
+
+class LongDescription(MetadataHookInterface):
+    """Hatch's hook: fills in what pyproject.toml calls dynamic."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the long description, and the addresses if they are known."""
+        url = os.environ.get(VARIABLE, "").rstrip("/")
+        text = Path(self.root, "README.md").read_text("utf-8")
+        made = long_description(text, url=url, version=metadata["version"])
+        metadata["readme"] = {"content-type": "text/markdown", "text": made}
+        if url:
+            tree = f"{url}/blob/v{metadata['version']}"
+            metadata["urls"] = {
+                "Source": url,
+                "Documentation": f"{tree}/docs/README.md",
+                "Changes": f"{tree}/CHANGELOG.md",
+            }
