@@ -66,7 +66,7 @@ CHANGED = if { git ls-files --error-unmatch Makefile && \
     git ls-files -z --others --exclude-standard -- '*.py'; \
   else printf '%s\0' $(CHECKED); fi
 
-.PHONY: help demo test quick slow judge conformance interop sim chaos processes acceptance runtime first-hour alarms faults model whole mutants fuzz spark-kill spark-cluster spark-older spark-connect bench audit install lint types fmt lock synth pr clean
+.PHONY: help demo test quick slow judge conformance interop sim chaos processes cost acceptance runtime first-hour alarms faults model whole mutants fuzz spark-kill spark-cluster spark-older spark-connect bench audit install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
@@ -123,6 +123,9 @@ chaos: install ## the demo's fleet for MINUTES (5), processes killed, shards res
 
 processes: install ## six processes of `shardfleet work` for MINUTES (10), each killed, rolled or frozen in turn, figures to build/processes [12 min]
 	@$(BIN)/python -m tests.processes $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+
+cost: install ## count what fleets cost on the embedded AWS, beside the model, MINUTES (10) a state; figures to build/cost [38 min]
+	@$(WITH_NODE) $(BIN)/python -m tests.cost $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 acceptance: install ## deploy, feed, disturb, update and destroy a fleet on an embedded AWS; report to build/acceptance [5 min]
 	@$(BIN)/shardfleet acceptance --local $(ARGS)

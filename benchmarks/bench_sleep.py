@@ -23,9 +23,10 @@ from side_by_side import Figures
 from time_lines import TimeLine
 
 from shardfleet.config import MANAGER_EVERY_MS, WAKING_MS
-from shardfleet.domain.cost.estimate import HOURS_PER_MONTH, METRICS, price_of
 from shardfleet.domain.cost.prices import PRICES
+from shardfleet.domain.cost.usage import HOURS_PER_MONTH, price_of
 from shardfleet.domain.slots.slot import SlotState
+from shardfleet_ops.cost.model import METRICS_ASLEEP
 from shardfleet_testkit.simulation.sleeping import Idle, body_of, run_idle
 
 REPETITIONS = 12
@@ -123,7 +124,7 @@ def hour_of_sleep() -> Figures:
     for max_wake_ms in (60_000, 10_000):
         idle = Idle(max_wake_ms=max_wake_ms)
         result = run_idle(idle)
-        costs = price_of(result.hour.used, metric_days=METRICS / 24)
+        costs = price_of(result.hour.used, metric_days=METRICS_ASLEEP / 24)
         stream = idle.shards * PRICES.shard_hour
         asleep = costs.total - costs.by_item["metrics"]
         body = body_of(idle, result)

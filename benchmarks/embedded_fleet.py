@@ -208,6 +208,7 @@ def fleet_under_load(
     config: Mapping[str, Any],
     records_per_s: float,
     per_record_ms: float = 1.0,
+    worker: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = print,
 ) -> Iterator[FleetUnderLoad]:
     """Deploy the stack, feed its stream, and stop all at the end."""
@@ -216,6 +217,7 @@ def fleet_under_load(
         "shardfleet:handler": str(HANDLER),
         "shardfleet:function": "steady:handle",
         "shardfleet:config": dict(config),
+        "shardfleet:worker": dict(worker or {}),
     }
     plan = FleetPlan(context=context, environment={"STEADY_PER_RECORD_MS": str(per_record_ms)})
     with (

@@ -11,9 +11,8 @@ from typer.main import get_command
 
 from shardfleet.domain.balance.kcl3 import Direction
 from shardfleet.domain.balance.migration import MigrationStep, MigrationTask
-from shardfleet.domain.cost.estimate import Consumption, price_of
 from shardfleet.domain.cost.prices import PRICES
-from shardfleet.domain.cost.spending import Chosen, Regime
+from shardfleet.domain.cost.usage import Consumption, price_of
 from shardfleet.domain.delivery.contract import HandlerContract
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.positions.positions import positions_from_text, positions_to_json
@@ -118,7 +117,6 @@ def test_the_documented_json_of_each_command_has_the_fields_it_prints():
     cost = shape("shardfleet cost")
     assert list(cost["days"][0]["used"]) == names(Consumption)
     assert list(cost["days"][0]["by_item"]) == list(price_of(Consumption(), metric_days=0).by_item)
-    assert list(cost["regime"]) == names(Chosen)
     forecast = shape("shardfleet what-if")
     assert sorted(forecast) == sorted(["question", "within_ms", *names(Forecast)])
     assert sorted(forecast["steps"][0]) == sorted(["turn", "text", *names(Entry)])
@@ -160,8 +158,6 @@ def test_the_page_about_cost_has_the_prices_of_the_code():
     for name in names(type(PRICES)):
         if name not in ("as_of", "region"):
             assert float(told[name]) == pytest.approx(getattr(PRICES, name)), name
-    for regime in Regime:
-        assert f"| `{regime}` |" in page
 
 
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")

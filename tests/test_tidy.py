@@ -23,7 +23,7 @@ PYTHON_FOLDERS = ("layer/python", "functions", "cdk", "spark", "tools", "tests",
 PURE = ("domain", "records", "events", "errors", "config", "faces", "foreign")
 SDK = ("boto3", "botocore", "aws_lambda_powertools")
 PURE_OPS = tuple(
-    f"shardfleet_ops.{room}" for room in ("explain", "migrate", "positions", "template")
+    f"shardfleet_ops.{room}" for room in ("cost", "explain", "migrate", "positions", "template")
 )
 # Package -> (what it may import of shardfleet, what it may import from outside the standard
 # library). "" is the public surface, `import shardfleet`; None means anything.
@@ -80,12 +80,15 @@ ARROWS = {
     # What a fleet costs is told at synthesis, too; what a failure policy needs is made there.
     "cdk": (
         (
-            *("config", "errors", "faces", "domain.cost.estimate", "domain.cost.prices"),
+            *("config", "errors", "faces", "domain.cost.prices"),
             *("domain.delivery.contract", "domain.delivery.hooks", "domain.delivery.policies"),
             *("domain.instants", "engine.state.kinds"),  # A worker's rights are made of the kinds.
         ),
         # What AWS allows is one table for the construct and for who judges a template.
-        ("aws_cdk", "constructs", "cdk_nag", "jsii", "msgspec", "shardfleet_ops.template"),
+        (
+            *("aws_cdk", "constructs", "cdk_nag", "jsii", "msgspec"),
+            *("shardfleet_ops.cost", "shardfleet_ops.template"),
+        ),
     ),
     "spark": (
         ("", *PURE, "kpl", "adapters", "engine.ports", "producer"),

@@ -21,7 +21,7 @@ from constructs import Construct
 
 from shardfleet.config import FleetConfig
 from shardfleet.errors import ConfigurationError
-from shardfleet_cdk import cost_estimate, permissions, sleep_price, window_price
+from shardfleet_cdk import cost_estimate, permissions
 from shardfleet_cdk.acknowledgements import UNTRACED, acknowledge
 from shardfleet_cdk.failed_records import FailedRecordDestinations
 from shardfleet_cdk.first_run import FirstRun
@@ -47,6 +47,7 @@ from shardfleet_cdk.references import (
 )
 from shardfleet_cdk.worker import WorkerFunction
 from shardfleet_cdk.worker_machine import WorkerMachine
+from shardfleet_ops.cost.model import Setup
 from shardfleet_ops.template.limits import (
     CONCURRENCY_BY_DEFAULT,
     CONCURRENCY_OF_A_NEW_ACCOUNT,
@@ -148,12 +149,12 @@ class ShardFleet(Construct):
             refuse_future("initial_timestamp_ms", begin_ms, now_ms=now_ms)
         except ConfigurationError as error:
             raise ConfigurationError(f"{self.node.path}: {error}") from error
-        self._tell_cost(worker, manager)
         self._tell_of_concurrency()
         self._make_functions(handler, worker=worker, manager=manager, operations=operations)
         if isinstance(handler, HandlerCode):
             handler.note_at(self._worker.function)
         self.monitoring = self._watch(told=monitoring)
+        self._tell_cost(worker, manager)
         if not operations.tracing:
             acknowledge(self, UNTRACED)
         if operations.permissions_boundary:
@@ -208,6 +209,7 @@ class ShardFleet(Construct):
         options = MonitoringOptions() if told is True else told
         watched = WatchedFleet(
             name=self.config.fleet,
+            has_all_metrics=self.config.writes_all_metrics,
             stream=self.stream,
             lease_table=self.lease_table,
             worker=self.worker_function,
@@ -281,19 +283,30 @@ class ShardFleet(Construct):
         )
 
     def _tell_cost(self, worker: WorkerOptions, manager: ManagerOptions) -> None:
-        cost = cost_estimate.told(
-            self.config,
-            shards=cost_estimate.shards_of(self.stream),
-            worker=worker,
-            manager=manager,
-            machine=self._platform.packages.machine,
+        watch, config = self.monitoring, self.config
+        setup = Setup(
+            shards=0,
+            worker_mb=worker.memory_mb,
+            manager_mb=manager.memory_mb,
+            worker_timeout_ms=worker.timeout_s * 1_000,
+            alarm_metrics=watch.alarm_metrics if watch else 0,
+            composites=1 if watch else 0,
+            dashboards=1 if watch and watch.dashboard else 0,
         )
-        Annotations.of(self).add_info_v2("shardfleet:cost", cost)
-        if self.config.sleep:
-            price = sleep_price.told(self.config, manager_memory_mb=manager.memory_mb)
-            Annotations.of(self).add_info_v2("shardfleet:sleep", price)
-        if self.config.tumbling_window_ms:
-            Annotations.of(self).add_info_v2("shardfleet:windows", window_price.told(self.config))
+        told = {
+            "cost": cost_estimate.fleet_cost(
+                config,
+                setup,
+                shards=cost_estimate.shards_of(self.stream),
+                machine=self._platform.packages.machine,
+            )
+        }
+        if config.sleep:
+            told["sleep"] = cost_estimate.sleep_cost(config)
+        if config.tumbling_window_ms:
+            told["windows"] = cost_estimate.window_cost(config)
+        for what, words in told.items():
+            Annotations.of(self).add_info_v2(f"shardfleet:{what}", words)
 
     def _make_layers(self) -> FleetLayers:
         services = self._sdk_services

@@ -21,8 +21,8 @@ from constructs import Construct
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk import acknowledgements as nag
+from shardfleet_cdk import cost_estimate
 from shardfleet_cdk import spark_permissions as permissions
-from shardfleet_cdk import spark_price
 from shardfleet_cdk.failed_records import dead_letter_queue
 from shardfleet_cdk.functions import log_group
 from shardfleet_cdk.lease_table import lease_table
@@ -177,7 +177,7 @@ class SparkPipeline(Construct):
             raise ConfigurationError(f"{self.node.path}: {error}") from error
 
     def _tell_price(self, work: PipelineWork, spark: SparkOptions) -> None:
-        price = spark_price.told(spark, streaming=work.streaming)
+        price = cost_estimate.spark_cost(spark, streaming=work.streaming)
         Annotations.of(self).add_info_v2("shardfleet:spark-cost", price)
 
     @property

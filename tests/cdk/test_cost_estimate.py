@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from shardfleet.domain.cost.estimate import Setup, per_month
 from shardfleet.domain.cost.prices import PRICES
+from shardfleet_ops.cost.model import Setup, per_month
+from tests.cost.fleets import WATCH
 
 ARN = "arn:aws:kinesis:eu-central-1:111122223333:stream/orders"
 
@@ -44,7 +45,7 @@ def told(cdk, handler_folder, new_app):
 def test_a_stream_of_this_app_is_estimated_for_its_shards(told):
     note, fleet = told(shards=20)
 
-    dollars = per_month(fleet.config, Setup(shards=20)).total
+    dollars = per_month(fleet.config, Setup(shards=20, **WATCH)).total
     assert f"20 shards, 3 workers: ${dollars:,.2f} (the shards themselves $219.00)" in note
     assert f"list prices of {PRICES.as_of}, us-east-1, no free tier" in note
 
@@ -60,17 +61,10 @@ def test_a_stream_of_unknown_size_is_estimated_for_some(told, on_demand):
     ]
 
 
-def test_memory_settings_and_budget_count(told, cdk):
-    small, _ = told(shards=8)
-    large, fleet = told(
-        shards=8,
-        worker=cdk.WorkerOptions(memory_mb=2_048),
-        config={"budget_cents_per_day": 150},
-    )
+def test_memory_counts(told, cdk):
+    large, fleet = told(shards=8, worker=cdk.WorkerOptions(memory_mb=2_048))
 
-    assert "The budget is $1.50 a day." in large
-    assert "budget" not in small
-    dollars = per_month(fleet.config, Setup(shards=8, worker_mb=2_048)).total
+    dollars = per_month(fleet.config, Setup(shards=8, worker_mb=2_048, **WATCH)).total
     assert f"${dollars:,.2f}" in large
 
 

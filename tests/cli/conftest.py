@@ -23,7 +23,8 @@ CONFIG = FleetConfig(
 )
 # What `cost` knows of the functions and the rest of a fleet.
 AROUND = {
-    "alarms": 20,
+    "alarm_metrics": 20,
+    "composites": 1,
     "dashboards": 1,
     "worker_mb": 512,
     "manager_mb": 256,

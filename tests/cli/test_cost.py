@@ -41,10 +41,9 @@ def test_json_has_days_rate_estimate_and_the_stream(running, capsys):
     assert (day["metrics"], day["covered_ms"]) == (2, 12 * HOUR_MS)
     assert found["per_day"] == pytest.approx(2 * day["total"])
     assert (found["estimate"]["shards"], found["estimate"]["workers"]) == (2, 1)
-    assert found["estimate"]["by_item"]["monitoring"] == pytest.approx(20 * 0.1 + 0.5 + 3)
+    assert found["estimate"]["calm"]["by_item"]["alarms"] == pytest.approx(20 * 0.1 + 0.5)
     assert found["stream_per_month"] == pytest.approx(2 * 10.95)
     assert found["part_of_stream"] == pytest.approx(found["per_month"] / 21.9)
-    assert found["regime"] is None
 
 
 def test_in_words_every_figure_has_its_date_and_what_it_stands_beside(running, capsys):
@@ -58,7 +57,7 @@ def test_in_words_every_figure_has_its_date_and_what_it_stands_beside(running, c
     assert "The stream's shards themselves: $21.90 a month" in out
 
 
-def test_objective_budget_and_regime_are_told(running, capsys, monkeypatch):
+def test_the_objective_is_told(running, capsys, monkeypatch):
     monkeypatch.setattr(
         "shardfleet_ops.cli.fleet_access.fleet_config",
         lambda stack: CONFIG.__class__(
@@ -66,19 +65,12 @@ def test_objective_budget_and_regime_are_told(running, capsys, monkeypatch):
                 **{name: getattr(CONFIG, name) for name in ("fleet", "stream_arn", "lease_table")},
                 "state_table": "state",
                 "lag_objective_ms": 60_000,
-                "budget_cents_per_day": 250,
             }
         ),
     )
-    why = {"is": "DayComesTo", "expected_cents": 900, "budget_cents": 250}
-    chosen = {"name": "THRIFTY", "reason": why, "since_ms": 1_700_000_000_000}
-    running.put_document("regime", "fleet", chosen)
     out = output(capsys)
 
     assert "Objective: no shard more than 60 s behind." in out
-    assert "Budget: $2.50 a day." in out
-    assert "Regime: thrifty since 2023-11-14T22:13:20Z: the day comes to $9.00 at this rate" in out
-    assert json.loads(output(capsys, "--json"))["regime"] == chosen
 
 
 def test_ones_own_prices_are_used_and_wrong_ones_refused(running, capsys, tmp_path):

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from shardfleet.domain.cost.estimate import METRICS, price_of
 from shardfleet.domain.cost.prices import PRICES
+from shardfleet.domain.cost.usage import price_of
+from shardfleet_ops.cost.model import METRICS_ASLEEP
 from shardfleet_testkit.simulation import Options, run_seed
 from shardfleet_testkit.simulation.faults import FaultMix
 from shardfleet_testkit.simulation.sleeping import Idle, run_idle
@@ -74,7 +75,7 @@ def test_each_sleeping_shard_is_read_twice_a_minute_and_no_more(slept):
 
 def test_an_hour_of_sleep_costs_less_than_a_hundredth_of_the_stream(slept):
     stream = 100 * PRICES.shard_hour
-    costs = price_of(slept.hour.used, metric_days=METRICS / 24)
+    costs = price_of(slept.hour.used, metric_days=METRICS_ASLEEP / 24)
 
     assert costs.total < 0.01 * stream
     # The figure that the pages tell; metrics cost the same whether a fleet sleeps or not.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardfleet.domain.cost.estimate import HOURS_PER_MONTH
 from shardfleet.domain.cost.prices import PRICES, Prices
+from shardfleet.domain.cost.usage import HOURS_PER_MONTH
 
 # shardfleet_spark.offsets.seals: SHARDS_PER_SEAL, and the length of a seal of busy shards.
 SHARDS_PER_SEAL = 200

@@ -1,6 +1,6 @@
 """The ledger: added up by day and writer, never in the way."""
 
-from shardfleet.domain.cost.estimate import Consumption
+from shardfleet.domain.cost.usage import Consumption
 from shardfleet.engine.state import ledger
 from shardfleet.engine.state.ledger import Ledger, day_of
 from shardfleet.errors import Throttled

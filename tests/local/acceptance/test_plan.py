@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.cost.estimate import HOURS_PER_MONTH, Setup, per_month
+from shardfleet.domain.cost.usage import HOURS_PER_MONTH
 from shardfleet.errors import ConfigurationError
 from shardfleet_local.acceptance.plan import SHORT, WHOLE, bucket_name, checked_name, price
+from shardfleet_ops.cost.model import Setup, State, per_month
 
 COST_PAGE = Path(__file__).resolve().parents[3] / "docs/cost.md"
 
@@ -24,7 +25,7 @@ def test_the_price_has_the_fleet_that_the_cost_model_knows_for_an_hour():
     )
     setup = Setup(shards=7, worker_timeout_ms=60_000)
 
-    of_fleet = per_month(config, setup).by_item
+    of_fleet = per_month(config, setup, state=State.AWAKE).by_item
 
     for item in ("lambda", "dynamodb", "step_functions", "metrics"):
         assert price(WHOLE).by_item[item] == pytest.approx(of_fleet[item] / HOURS_PER_MONTH)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.cost.estimate import HOURS_PER_MONTH, Costs, Setup, per_month
 from shardfleet.domain.cost.prices import PRICES
+from shardfleet.domain.cost.usage import HOURS_PER_MONTH, Costs
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.cost.model import Setup, State, per_month
 
 PREFIX = "shardfleet-acceptance-"
 _NAME = re.compile(PREFIX + r"[0-9a-f]{6}")
@@ -27,7 +28,7 @@ START_MS = 30_000
 
 WORKER_MB = 512
 _MANAGER_MB = 256
-_ALARMS = 36  # 25 alarms; those over several metrics are billed for each of them.
+_ALARM_METRICS = 6  # of as many alarms; each is billed
 # List prices of us-east-1 that no fleet has: a PUT payload unit of 25 KB, an S3 PUT.
 _PAYLOAD_UNIT = 0.014 / 1_000_000
 _OBJECT_PUT = 0.005 / 1_000
@@ -168,10 +169,11 @@ def price(size: AcceptanceSize) -> Costs:
         worker_mb=size.worker["memory_mb"],
         manager_mb=_MANAGER_MB,
         worker_timeout_ms=size.worker["timeout_s"] * 1_000,
-        alarms=_ALARMS * size.monitoring,
+        alarm_metrics=_ALARM_METRICS * size.monitoring,
+        composites=1 * size.monitoring,
         dashboards=1 * size.monitoring,
     )
-    fleet = per_month(config, setup).by_item
+    fleet = per_month(config, setup, state=State.AWAKE).by_item
     batches = MINUTES_MOST * 60 * _READS_PER_S * shards
     return Costs(
         {

@@ -7,6 +7,7 @@ and nothing that is not AWS's. CloudFormation's own answer URLs are their own ke
 
 * `GET health`: the server is up.
 * `GET workers?function=NAME`: the live Lambda processes.
+* `GET requests`: how many requests came to each operation, and the units that tables used.
 * `PUT lambda-environment`: variables for Lambda processes that start from now on.
 * `PUT job-runs`: what the job runs of EMR Serverless do that begin from now on.
 """
@@ -22,6 +23,7 @@ from ministack.services.cloudformation import custom_resource
 from shardfleet_local.access import AccessKey, Door, Headers
 from shardfleet_local.aws import alarms, emr_service, lambda_service
 from shardfleet_local.aws.credentials import is_issued
+from shardfleet_local.aws.request_meter import RequestMeter
 from shardfleet_local.aws.settings import ServerSettings
 from shardfleet_local.kinesis.admin import ADMIN_TARGET
 from shardfleet_local.refusals import REFUSED, refusal_of
@@ -37,6 +39,9 @@ LOOKED_AT = frozenset((b"host", b"origin", b"authorization", b"x-amz-target"))
 NOT_OF_AWS = "/_"
 """How paths begin that are ministack's or ours."""
 
+METER = RequestMeter()
+"""Of the one server that a process is."""
+
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 Operation = Callable[[Mapping[str, str], Any], Any]
@@ -48,6 +53,10 @@ def _health(_: Mapping[str, str], __: Any) -> Any:
 
 def _workers(query: Mapping[str, str], _: Any) -> Any:
     return lambda_service.worker_processes(query.get("function"))
+
+
+def _requests(_: Mapping[str, str], __: Any) -> Any:
+    return METER.counts()
 
 
 def _lambda_environment(_: Mapping[str, str], body: Any) -> Any:
@@ -68,6 +77,7 @@ def _job_runs(_: Mapping[str, str], body: Any) -> Any:
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "health"): _health,
     ("GET", "workers"): _workers,
+    ("GET", "requests"): _requests,
     ("PUT", "lambda-environment"): _lambda_environment,
     ("PUT", "alarm-period-scale"): _alarm_period_scale,
     ("PUT", "job-runs"): _job_runs,
@@ -97,12 +107,13 @@ def application(settings: ServerSettings) -> Application:
             await ministack_app.app(scope, receive, send)
         elif scope["type"] != "http":  # A web page may open a WebSocket to anywhere.
             await send({"type": f"{scope['type']}.close"})
-        elif reason := refusal(scope, [_text(*h) for h in scope["headers"] if h[0] in LOOKED_AT]):
+        elif reason := refusal(scope, looked_at := _looked_at(scope)):
             await _refuse(send, dict(_text(*header) for header in scope["headers"]), reason)
         elif scope["path"].startswith(PREFIX):
             await _send_json(send, *await _answer(scope, receive))
         else:
-            await ministack_app.app(scope, receive, _without_permissions(send))
+            counted = METER.around(looked_at, _without_permissions(send))
+            await ministack_app.app(scope, receive, counted)
 
     return serve
 
@@ -111,6 +122,10 @@ def _is_ours(path: str, headers: Headers) -> bool:
     return path.startswith(NOT_OF_AWS) or any(
         name == "x-amz-target" and ADMIN_TARGET in value for name, value in headers
     )
+
+
+def _looked_at(scope: Mapping[str, Any]) -> Headers:
+    return [_text(*header) for header in scope["headers"] if header[0] in LOOKED_AT]
 
 
 def _text(name: bytes, value: bytes) -> tuple[str, str]:

@@ -1,23 +1,14 @@
 """`shardfleet cost`: what the fleet has used, beside an estimate and the stream's own price."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from msgspec import to_builtins
 
-from shardfleet.domain.cost.estimate import (
-    DAYS_PER_MONTH,
-    Setup,
-    days_of,
-    per_month,
-    rate_per_day,
-    stream_per_month,
-    workers_for,
-)
 from shardfleet.domain.cost.prices import PRICES, Prices, changed_prices
-from shardfleet.domain.reasons import reason_json, reason_of_json
+from shardfleet.domain.cost.usage import DAYS_PER_MONTH, days_of, rate_per_day
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.errors import ConfigurationError
 from shardfleet.foreign import read_bytes, read_json
@@ -34,9 +25,22 @@ from shardfleet_ops.cli.fleets import (
     StackOption,
     find_functions,
 )
-from shardfleet_ops.cli.instants import spoken_instant
 from shardfleet_ops.cli.telling import RowListing, tell
+from shardfleet_ops.cost.model import (
+    Setup,
+    State,
+    StreamMode,
+    per_month,
+    stream_per_month,
+    workers_for,
+)
 from shardfleet_ops.explain.spoken import spoken_duration
+
+_STATES = {
+    State.CALM.value: "read all the time by {workers} workers",
+    State.AWAKE.value: "of which some always change hands",
+    State.ASLEEP.value: "that all sleep",
+}
 
 
 def cost(
@@ -72,22 +76,24 @@ def _prices(file: Path | None) -> Prices:
     return changed_prices(given)
 
 
-def around_of(name: FleetName) -> dict[str, int]:
+def around_of(name: FleetName) -> dict[str, Any]:
     """
-    Count alarms and dashboards, and look up memory sizes and the worker's time-out.
+    Count alarms' metrics and dashboards, and look up memory sizes and the worker's time-out.
 
     Raises:
         ConfigurationError: there is no such fleet.
-        ShardfleetError: Lambda does not say.
+        ShardfleetError: Lambda, CloudWatch or Kinesis does not say.
 
     """
     import boto3
 
+    from shardfleet.adapters.clients.aws_clients import region_of
     from shardfleet.adapters.sdk_errors import SdkCall
 
     with reaching_aws():
         fleet = find_functions(name)
-        functions = boto3.session.Session().client("lambda")
+        session = boto3.session.Session()
+        functions, watch = session.client("lambda"), session.client("cloudwatch")
 
         def configured(function: str, *members: str) -> list[int]:
             call = SdkCall(f"GetFunctionConfiguration of {function}")
@@ -96,8 +102,18 @@ def around_of(name: FleetName) -> dict[str, int]:
 
         worker_mb, timeout_s = configured(fleet.config.worker_function, "MemorySize", "Timeout")
         (manager_mb,) = configured(fleet.manager, "MemorySize")
+        alarms = fleet.of_type("AWS::CloudWatch::Alarm")
+        # Without names it would tell of all alarms that there are; a fleet has some dozens.
+        call, names = SdkCall("DescribeAlarms"), {"AlarmNames": alarms, "MaxRecords": 100}
+        watched = call.run(watch.describe_alarms, **names)["MetricAlarms"] if alarms else []
+        call, arn = SdkCall("DescribeStreamSummary"), fleet.config.stream_arn
+        kinesis = session.client("kinesis", region_name=region_of(arn))
+        summary = call.run(kinesis.describe_stream_summary, StreamARN=arn)
+        mode = summary["StreamDescriptionSummary"].get("StreamModeDetails", {}).get("StreamMode")
     return {
-        "alarms": len(fleet.of_type("AWS::CloudWatch::Alarm")),
+        "mode": StreamMode(mode or StreamMode.PROVISIONED),
+        "alarm_metrics": sum(map(_watched, watched)),
+        "composites": len(fleet.of_type("AWS::CloudWatch::CompositeAlarm")),
         "dashboards": len(fleet.of_type("AWS::CloudWatch::Dashboard")),
         "worker_mb": worker_mb,
         "manager_mb": manager_mb,
@@ -105,10 +121,14 @@ def around_of(name: FleetName) -> dict[str, int]:
     }
 
 
+def _watched(alarm: Mapping[str, Any]) -> int:
+    """Return how many metrics an alarm watches: those of an expression are billed, it is not."""
+    return sum("MetricStat" in query for query in alarm.get("Metrics", ())) or 1
+
+
 async def _found(
-    fleet: FleetAccess, around: dict[str, int], prices: Prices, *, days: int
+    fleet: FleetAccess, around: dict[str, Any], prices: Prices, *, days: int
 ) -> dict[str, Any]:
-    from shardfleet.engine.manager.spending import RegimeRecord
     from shardfleet.engine.state.ledger import Ledger
 
     config, now_ms = fleet.config, fleet.clock.now_ms()
@@ -116,11 +136,14 @@ async def _found(
     slots = [found.slot for found in await fleet.state.slots()]
     running = sum(slot.state is SlotState.RUNNING for slot in slots)
     workers = running or workers_for(config, shards)
-    estimated = per_month(config, Setup(shards=shards, workers=workers, **around), prices)
-    stream = stream_per_month(shards, prices)
+    setup = Setup(shards=shards, workers=workers, **around)
+    states = {
+        state: per_month(config, setup, state=state, prices=prices)
+        for state in (State.CALM, State.AWAKE, *([State.ASLEEP] if config.sleep else []))
+    }
+    stream = stream_per_month(shards, mode=setup.mode, prices=prices)
     pages = days_of(await Ledger(fleet.state.store).pages(at_ms=now_ms, days=days))
     rate = rate_per_day(pages, prices)
-    regime = await RegimeRecord(fleet.state.store).read()
     return {
         "prices": {"as_of": prices.as_of, "region": prices.region},
         "days": [
@@ -139,14 +162,17 @@ async def _found(
         "estimate": {
             "shards": shards,
             "workers": workers,
-            "per_month": estimated.total,
-            "by_item": dict(estimated.by_item),
+            **{
+                state.value: {"per_month": costs.total, "by_item": dict(costs.by_item)}
+                for state, costs in states.items()
+            },
         },
+        "stream_mode": setup.mode.value,
+        "stream_per_gb_read": stream_per_month(0, mode=setup.mode, gb_out=1.0, prices=prices)
+        - stream_per_month(0, mode=setup.mode, prices=prices),
         "stream_per_month": stream,
         "part_of_stream": None if rate is None or not stream else rate * DAYS_PER_MONTH / stream,
         "lag_objective_ms": config.lag_objective_ms or None,
-        "budget_per_day": config.budget_cents_per_day / 100 or None,
-        "regime": regime and {**to_builtins(regime), "reason": reason_json(regime.reason)},
         "at_ms": now_ms,
     }
 
@@ -167,28 +193,28 @@ def _lines(found: dict[str, Any]) -> Iterator[str | RowListing]:
             f"At this rate: ${found['per_day']:.2f} a day, ${found['per_month']:.2f} a month, "
             "alarms and dashboards not counted."
         )
-    items = ", ".join(
-        f"{name.replace('_', ' ')} ${dollars:.2f}" for name, dollars in estimate["by_item"].items()
-    )
-    yield (
-        f"Estimate for {estimate['shards']} shards read all the time by {estimate['workers']} "
-        f"workers: ${estimate['per_month']:.2f} a month ({items})."
-    )
+    for state, words in _STATES.items():
+        if (costs := estimate.get(state)) is None:
+            continue
+        items = ", ".join(
+            f"{name.replace('_', ' ')} ${dollars:.2f}" for name, dollars in costs["by_item"].items()
+        )
+        yield (
+            f"Estimate for {estimate['shards']} shards {words.format(**estimate)}: "
+            f"${costs['per_month']:.2f} a month ({items})."
+        )
     part = found["part_of_stream"]
     compared = "" if part is None else f"; at its rate the fleet costs {part:.0%} of that"
+    what = "shards themselves" if found["stream_mode"] == StreamMode.PROVISIONED else "hours"
+    read = ""
+    if per_gb := found["stream_per_gb_read"]:
+        read = f"; ${per_gb:.3f} for each GB that the fleet reads"
     yield (
-        f"The stream's shards themselves: ${found['stream_per_month']:.2f} a month, records put "
-        f"not counted{compared}."
+        f"The stream's {what}: ${found['stream_per_month']:.2f} a month, records put "
+        f"not counted{read}{compared}."
     )
     if lag_ms := found["lag_objective_ms"]:
         yield f"Objective: no shard more than {lag_ms / 1000:.0f} s behind."
-    if found["budget_per_day"]:
-        yield f"Budget: ${found['budget_per_day']:.2f} a day."
-    if regime := found["regime"]:
-        since = spoken_instant(regime["since_ms"], now_ms=found["at_ms"])
-        yield (
-            f"Regime: {regime['name'].lower()} since {since}: {reason_of_json(regime['reason'])}."
-        )
 
 
 def _table(days: list[dict[str, Any]]) -> RowListing:

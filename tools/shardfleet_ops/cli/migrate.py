@@ -9,8 +9,6 @@ from rich.table import Table
 
 from shardfleet.domain.balance.kcl3 import Direction
 from shardfleet.domain.balance.migration import MigrationStep, MigrationTask, plan_migration
-from shardfleet.domain.cost.estimate import Setup, per_month, workers_for
-from shardfleet.domain.cost.prices import PRICES
 from shardfleet.domain.leases.foreign_leases import set_apart
 from shardfleet.domain.stream.shards import ShardGraph
 from shardfleet.errors import ConfigurationError, Unsettled
@@ -28,6 +26,7 @@ from shardfleet_ops.cli.approval import (
 from shardfleet_ops.cli.fleet_access import FleetAccess, JsonOption, NobodyListens, with_fleet
 from shardfleet_ops.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet_ops.cli.telling import tell
+from shardfleet_ops.cost.model import Setup, per_month, workers_for
 from shardfleet_ops.explain.migration_report import (
     MigrationFacts,
     ReportLine,
@@ -198,7 +197,7 @@ async def _facts(
         expired=await trimmed_after(
             survey.leases, fleet.read_ports, stream_arn=fleet.config.stream_arn
         ),
-        per_month=per_month(config, setup, PRICES).total,
+        per_month=per_month(config, setup).total,
     )
 
 

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.cost.estimate import Consumption
+from shardfleet.domain.cost.usage import Consumption
 from shardfleet.domain.leases.lease import Survey
 from shardfleet.engine.ports import Conflict, Document, DocumentPage, Written
 from shardfleet_testkit.checkers import Violation

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from shardfleet.domain.cost.estimate import TRANSITIONS_PER_TURN
+from shardfleet.domain.cost.usage import TRANSITIONS_PER_TURN
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
 from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.runtime import bootstrap, invocation

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import cache
 
 from shardfleet.adapters.telemetry.whole_lines import finish_lines, write_whole_lines
-from shardfleet.domain.cost.estimate import Consumption, price_of
+from shardfleet.domain.cost.usage import Consumption, price_of
 from shardfleet.engine.ports import StateStore
 from shardfleet.engine.state.ledger import Ledger
 from shardfleet.errors import ShardfleetError

@@ -27,6 +27,7 @@ class Prices(Struct, frozen=True, kw_only=True):
         transition: Step Functions, a state of a standard workflow entered.
         table_read_unit: DynamoDB on demand; a strongly consistent read of up to 4 KB is one.
         table_write_unit: DynamoDB on demand; a write of up to 1 KB is one.
+        table_gb_month: DynamoDB, a GB kept in a table for a month.
         metric_month: CloudWatch, a custom metric, of the first 10,000.
         alarm_month: CloudWatch, an alarm of one metric.
         composite_alarm_month: CloudWatch.
@@ -34,6 +35,11 @@ class Prices(Struct, frozen=True, kw_only=True):
         log_gb: CloudWatch Logs, taken in.
         scheduled_run: EventBridge Scheduler.
         shard_hour: Kinesis, provisioned.
+        stream_hour: Kinesis on demand, a stream for an hour.
+        stream_gb_out: Kinesis on demand, a GB read.
+        advantage_gb_out: Kinesis on demand, the account's Advantage mode: a GB read.
+        task_cpu_hour: Fargate, arm64, a vCPU.
+        task_gb_hour: Fargate, arm64, a GB of memory.
         object_write: S3 Standard, a PUT or LIST request.
         object_read: S3 Standard, a GET request.
         spark_cpu_hour: EMR Serverless, a vCPU; x86_64, arm64 is about a fifth less.
@@ -48,6 +54,7 @@ class Prices(Struct, frozen=True, kw_only=True):
     transition: float
     table_read_unit: float
     table_write_unit: float
+    table_gb_month: float
     metric_month: float
     alarm_month: float
     composite_alarm_month: float
@@ -55,6 +62,11 @@ class Prices(Struct, frozen=True, kw_only=True):
     log_gb: float
     scheduled_run: float
     shard_hour: float
+    stream_hour: float
+    stream_gb_out: float
+    advantage_gb_out: float
+    task_cpu_hour: float
+    task_gb_hour: float
     object_write: float
     object_read: float
     spark_cpu_hour: float
@@ -69,6 +81,7 @@ PRICES = Prices(
     transition=25.0 / 1_000_000,
     table_read_unit=0.125 / 1_000_000,
     table_write_unit=0.625 / 1_000_000,
+    table_gb_month=0.25,
     metric_month=0.30,
     alarm_month=0.10,
     composite_alarm_month=0.50,
@@ -76,6 +89,12 @@ PRICES = Prices(
     log_gb=0.50,
     scheduled_run=1.0 / 1_000_000,
     shard_hour=0.015,
+    stream_hour=0.04,
+    stream_gb_out=0.04,
+    # "At least 60 % lower" than on demand: the developer guide's page on modes, 2026-11-28.
+    advantage_gb_out=0.016,
+    task_cpu_hour=0.03238,
+    task_gb_hour=0.00356,
     object_write=5.0 / 1_000_000,
     object_read=0.40 / 1_000_000,
     spark_cpu_hour=0.052624,

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec.structs import replace
 
-from shardfleet.domain.cost.estimate import DAY_MS, Consumption, LedgerPage
+from shardfleet.domain.cost.usage import DAY_MS, Consumption, LedgerPage
 from shardfleet.engine.ports import StateStore, Written
 from shardfleet.engine.state.documents import Documents
 from shardfleet.engine.state.kinds import LEDGER

@@ -1,0 +1,54 @@
+"""The fleets whose price is said at synthesis, by `shardfleet cost` and in docs/cost.md."""
+
+from dataclasses import dataclass, field
+
+from shardfleet.config import FleetConfig
+from shardfleet_ops.cost.model import Setup, State, per_month
+
+# What the construct makes by default; tests/cdk/test_monitoring.py holds them.
+WATCH = {"alarm_metrics": 6, "composites": 1, "dashboards": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedFleet:
+    """A fleet, and for `make cost` how fast its stream is fed."""
+
+    name: str
+    shards: int
+    worker_mb: int = 512
+    config: dict = field(default_factory=dict)
+    state: State = State.CALM
+    records_per_s: float = 0.0
+    record_bytes: int = 100
+
+    @property
+    def fleet_config(self):
+        """Return its configuration."""
+        names = {"fleet": "f", "stream_arn": "a", "lease_table": "l", "state_table": "s"}
+        return FleetConfig(**names, **self.config)
+
+    @property
+    def costs(self):
+        """Return a month of it, as the construct deploys it."""
+        setup = Setup(shards=self.shards, worker_mb=self.worker_mb, **WATCH)
+        return per_month(self.fleet_config, setup, state=self.state)
+
+
+COUNTED = (
+    PricedFleet(name="2 shards, a record a second", shards=2, worker_mb=256, records_per_s=1),
+    PricedFleet(
+        name="2 shards, asleep",
+        shards=2,
+        worker_mb=256,
+        config={"sleep": True, "sleep_after_ms": 3_000},
+        state=State.ASLEEP,
+    ),
+    # Half of what a shard takes in a second, 1,000 records; their size changes no item.
+    PricedFleet(name="8 shards, half full", shards=8, records_per_s=4_000),
+)
+FLEETS = (
+    *COUNTED,
+    PricedFleet(name="1 shard", shards=1),
+    PricedFleet(name="24 shards, 8 a worker", shards=24, worker_mb=1_024),
+    PricedFleet(name="100 shards, 50 a worker", shards=100, config={"leases_per_worker": 50}),
+)
