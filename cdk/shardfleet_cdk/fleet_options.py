@@ -47,7 +47,7 @@ class FleetOptions(TypedDict, total=False):
     lag_objective_ms: int
     budget_cents_per_day: int
     over_budget: Literal["tell", "pause"]
-    shard_metrics: bool
+    metrics: Literal["few", "all", "shards"]
     otlp_endpoint: str
     log_errors: bool
 

@@ -131,7 +131,7 @@ class ShardFleetStack(Stack):
             name: AlarmSetting(**_leveled(change)) if change is not False else None
             for name, change in wanted.get("alarms", {}).items()
         }
-        own = ("retention_hours", "runbook", "dashboard")
+        own = ("by_cause", "retention_hours", "runbook", "dashboard")
         rest = {name: wanted[name] for name in own if name in wanted}
         return MonitoringOptions(
             alarms=alarms,

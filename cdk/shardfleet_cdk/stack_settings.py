@@ -20,7 +20,9 @@ from shardfleet_ops.template.arns import FUNCTION, KEY, STREAM, TOPIC, ArnKind, 
 PREFIX = "shardfleet:"
 _NAME = re.compile(r"[\w-]{1,64}")  # Of a Lambda function.
 # Of `MonitoringOptions`; the topics by their ARNs.
-MONITORING_OPTIONS = ("page", "notice", "alarms", "retention_hours", "runbook", "dashboard")
+MONITORING_OPTIONS = (
+    *("page", "notice", "alarms", "by_cause", "retention_hours", "runbook", "dashboard"),
+)
 ALARM_SETTINGS = ("threshold", "datapoints", "periods", "level")
 WORKER_OPTIONS = ("memory_mb", "timeout_s", "environment", "reserved_concurrency", "max_loops")
 
@@ -164,8 +166,11 @@ def _monitoring_problems(found: object) -> list[str]:
     for name in ("page", "notice"):
         if name in found:
             problems += _arn_problems(f"monitoring: {name}", str(found[name]), TOPIC)
-    if not isinstance(found.get("dashboard", True), bool):
-        problems.append(f"{where}: dashboard: {found['dashboard']!r} found, true or false expected")
+    problems += [
+        f"{where}: {name}: {found[name]!r} found, true or false expected"
+        for name in ("dashboard", "by_cause")
+        if not isinstance(found.get(name, True), bool)
+    ]
     alarms = found.get("alarms", {})
     for alarm, wanted in alarms.items() if isinstance(alarms, Mapping) else [("alarms", alarms)]:
         known = isinstance(wanted, Mapping) and wanted.keys() <= set(ALARM_SETTINGS)

@@ -124,7 +124,7 @@ def test_what_counts_is_a_sum_since_the_last_time_and_what_is_read_a_gauge(colle
 
 
 def test_with_metrics_per_shard_a_shard_is_an_attribute(collector):
-    sink = sink_to(collector, Clock(), shard_metrics=True)
+    sink = sink_to(collector, Clock(), all_metrics=True, shard_metrics=True)
     for shard, done in (("shard-1", 3), ("shard-2", 4)):
         sink.emit(BatchHandled(lease_key=shard, records=done, done=done, **HANDLED))
     sink.flush()

@@ -124,9 +124,13 @@ def watched(folder, *, shards=2, config=None, worker=None, alarms=None):
         "shardfleet:stream": {"shards": shards},
         "shardfleet:handler": str(HANDLER),
         "shardfleet:function": "steered:handle",
-        "shardfleet:config": {"max_workers": 1, **QUICK, **(config or {})},
+        "shardfleet:config": {"max_workers": 1, "metrics": "all", **QUICK, **(config or {})},
         "shardfleet:worker": worker or {},
-        "shardfleet:monitoring": {"page": PAGER, "alarms": {**SOONER, **(alarms or {})}},
+        "shardfleet:monitoring": {
+            "page": PAGER,
+            "by_cause": True,
+            "alarms": {**SOONER, **(alarms or {})},
+        },
     }
     plan = FleetPlan(context=context, enforce_iam=True, environment={"ALARMS_STEER": str(steer)})
     with running_fleet(folder / "finished.jsonl", plan) as fleet:

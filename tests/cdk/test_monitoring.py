@@ -10,24 +10,27 @@ from typer.main import get_command
 from shardfleet.adapters.telemetry import metrics as emitted
 from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.app import app
+from shardfleet_ops.cost.model import METRICS
 from tests.cdk.templates import of_type, only, spelled
+from tests.cost.fleets import WATCH
 from tests.event_kinds import event_kinds
 
 RUNBOOK = Path(__file__).resolve().parents[2] / "docs/operating.md"
-COST_PAGE = RUNBOOK.with_name("cost.md")
 ALARM = "AWS::CloudWatch::Alarm"
 COMPOSITE = "AWS::CloudWatch::CompositeAlarm"
-ALWAYS = {
-    "data_loss", "records_lost", "silent", "stopped_shards", "unclaimed_leases", "unread_shards",
-    "unreadable_leases", "unreadable_documents", "holes", "lost_leases",
-    "manager", "schedule", "manager_errors", "lag", "never_caught_up", "unknown_lag",
-    "handler_errors", "quarantine", "worker_errors", "slots_missing", "executions", "lease_churn",
-    "throttles", "lambda_throttles",
+SIX = {"data_loss", "broken", "uncovered", "manager", "lag", "trouble"}
+ALWAYS = SIX | {
+    "records_lost", "silent", "stopped_shards", "unclaimed_leases", "unread_shards",
+    "unreadable_leases", "unreadable_documents", "holes", "lost_leases", "schedule",
+    "manager_errors", "never_caught_up", "unknown_lag", "handler_errors", "quarantine",
+    "worker_errors", "slots_missing", "executions", "lease_churn", "throttles",
+    "lambda_throttles",
 }  # fmt: skip
 SOMETIMES = {"quarantine_age", "concurrency"}  # With a queue; with reserved concurrency.
 PAGING = {
-    "data_loss", "records_lost", "silent", "stopped_shards", "unclaimed_leases", "unread_shards",
-    "unreadable_leases", "holes", "manager", "schedule", "quarantine_age",
+    "broken", "uncovered", "data_loss", "records_lost", "silent", "stopped_shards",
+    "unclaimed_leases", "unread_shards", "unreadable_leases", "holes", "manager", "schedule",
+    "quarantine_age",
 }  # fmt: skip
 
 
@@ -53,11 +56,12 @@ def test_a_fleet_has_alarms_and_a_dashboard_unless_it_shall_have_none(minimum, w
     kinds = (ALARM, COMPOSITE, "AWS::CloudWatch::Dashboard")
 
     assert [len(of_type(minimum, kind)) for kind in kinds] == [0, 0, 0]
-    assert [len(of_type(watched, kind)) for kind in kinds] == [2 * (len(ALWAYS) + 1), 2, 2]
+    assert [len(of_type(watched, kind)) for kind in kinds] == [len(SIX) + len(ALWAYS) + 1, 2, 2]
 
 
 def test_every_alarm_is_there_and_points_at_its_section_of_the_run_book(watched, everything):
-    assert named(watched, inside="FirstMonitoring").keys() == ALWAYS | {"hot_shard"}
+    assert named(watched, inside="FirstMonitoring").keys() == SIX
+    assert named(watched, inside="SecondMonitoring").keys() == ALWAYS | {"hot_shard"}
     assert named(everything).keys() == ALWAYS | SOMETIMES
     for alarm in named(watched).values():
         assert re.fullmatch(r"[A-Z].+\. docs/operating\.md#\w+", alarm["AlarmDescription"])
@@ -77,19 +81,40 @@ def test_the_run_book_has_a_section_and_a_row_for_every_alarm_and_for_no_other()
 def test_the_run_books_table_has_the_numbers_that_are_deployed(everything, watched):
     """The everything variant changes `lag` and retention; its other alarms are the defaults."""
     text = RUNBOOK.read_text("utf-8")
-    for name, alarm in (named(everything) | named(watched, inside="FirstMonitoring")).items():
+    for name, alarm in (named(everything) | named(watched, inside="SecondMonitoring")).items():
         (row,) = re.findall(rf"^\| \[`{name}`\].*$", text, re.MULTILINE)
         window = f"{alarm['DatapointsToAlarm']} of {alarm['EvaluationPeriods']}"
         assert f"| {window} " in row, name
         assert ("| page |" in row) == (name in PAGING), name
 
 
-def test_the_page_about_cost_has_as_many_alarms_as_are_deployed(watched):
+def test_the_model_of_cost_has_as_many_alarms_as_are_deployed(watched):
     """Each metric of an alarm is billed, and the expressions over them are not."""
     alarms = named(watched, inside="FirstMonitoring").values()
-    metrics = sum(len(metrics_of(alarm)) for alarm in alarms)
 
-    assert f"{len(alarms)} alarms over {metrics} metrics" in COST_PAGE.read_text("utf-8")
+    assert sum(len(metrics_of(alarm)) for alarm in alarms) == WATCH["alarm_metrics"]
+    assert len(of_type(watched, COMPOSITE, inside="FirstMonitoring")) == WATCH["composites"]
+
+
+def test_each_of_the_six_watches_one_metric_of_the_ten(watched):
+    for name, alarm in named(watched, inside="FirstMonitoring").items():
+        (metric,) = metrics_of(alarm)
+        assert metric["MetricName"] in emitted.FEW, name
+    assert len(emitted.FEW) == METRICS
+    # Imported here, because it starts Node, which collecting the tests shall not.
+    from shardfleet_cdk.monitoring.metrics import FEW  # noqa: PLC0415
+
+    assert FEW == emitted.FEW
+
+
+def test_what_pages_by_default_are_four_of_the_six(watched):
+    rule = spelled(only(watched, COMPOSITE, inside="FirstMonitoring")["AlarmRule"])
+    ids = {
+        alarm["AlarmDescription"].rpartition("#")[2]: logical
+        for logical, alarm in of_type(watched, ALARM, inside="FirstMonitoring").items()
+    }
+
+    assert {name for name, logical in ids.items() if logical in rule} == SIX & PAGING
 
 
 def test_two_fleets_in_one_account_share_no_name(watched):
@@ -157,7 +182,7 @@ def test_half_the_retention_is_the_limit_of_data_loss(watched, everything):
 
 
 def test_missing_data_is_no_alarm_but_for_the_managers_heartbeat(watched):
-    for name, alarm in named(watched, inside="FirstMonitoring").items():
+    for name, alarm in named(watched, inside="SecondMonitoring").items():
         expected = "breaching" if name == "manager" else "notBreaching"
         assert alarm["TreatMissingData"] == expected, name
 
@@ -170,7 +195,7 @@ def known_metrics():
     """Every metric that the functions can emit."""
     tables = (emitted.READINGS, emitted.AMOUNTS, emitted.SHARD_AMOUNTS, emitted.SHARD_PEAKS)
     found = {name for table in tables for wanted in table.values() for name in wanted.values()}
-    found |= {"throttles", "lease_switches", *emitted.COUNTED.values()}
+    found |= {"throttles", "lease_switches", *emitted.COUNTED.values(), *emitted.FEW}
     boundary = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
     return found | {boundary.sub("_", kind.__name__).lower() for kind in event_kinds()}
 
@@ -195,7 +220,7 @@ def body(template, *, inside=""):
 def test_the_dashboard_shows_metrics_that_the_functions_emit(watched):
     shown = {
         metric[1]
-        for widget in body(watched, inside="FirstMonitoring")["widgets"]
+        for widget in body(watched, inside="SecondMonitoring")["widgets"]
         for metric in widget["properties"].get("metrics", [])
         if metric[0] == "shardfleet"
     }
@@ -204,15 +229,25 @@ def test_the_dashboard_shows_metrics_that_the_functions_emit(watched):
     assert len(shown) >= 18
 
 
-def test_the_dashboard_shows_every_alarm_and_the_log_event_of_lagging_shards(watched):
+def test_the_dashboard_of_a_fleet_that_writes_few_metrics_shows_these_alone(watched):
     widgets = body(watched, inside="FirstMonitoring")["widgets"]
+    graphs = [widget["properties"]["metrics"] for widget in widgets if widget["type"] == "metric"]
+    shown = {metric[1] for graph in graphs for metric in graph if metric[0] == "shardfleet"}
+
+    assert all(graphs)
+    assert shown <= emitted.FEW
+    assert len(shown) >= 8
+
+
+def test_the_dashboard_shows_every_alarm_and_the_log_event_of_lagging_shards(watched):
+    widgets = body(watched, inside="SecondMonitoring")["widgets"]
     (alarms,) = (widget for widget in widgets if widget["type"] == "alarm")
     (log,) = (widget for widget in widgets if widget["type"] == "log")
 
     assert len(alarms["properties"]["alarms"]) == len(ALWAYS) + 2
     shown = re.search(r'message = "(\w+)"', log["properties"]["query"])[1]
     assert shown in {kind.__name__ for kind in event_kinds()}
-    assert "FirstManagerLogs" in log["properties"]["query"]
+    assert "SecondManagerLogs" in log["properties"]["query"]
 
 
 @pytest.mark.parametrize("fleet", ["First", "Second"])
@@ -236,7 +271,11 @@ def test_dashboard_and_page_say_which_commands_tell_the_cause(watched, fleet):
 
 
 def test_the_widgets_fit_the_grid_and_do_not_overlap(watched, everything):
-    for template, inside in ((watched, "FirstMonitoring"), (everything, "")):
+    for template, inside in (
+        (watched, "FirstMonitoring"),
+        (watched, "SecondMonitoring"),
+        (everything, ""),
+    ):
         taken = set()
         for widget in body(template, inside=inside)["widgets"]:
             x, y, width, height = (widget[name] for name in ("x", "y", "width", "height"))
@@ -285,9 +324,9 @@ def test_widgets_fit_into_a_dashboard_of_the_users(a_watch):
 
     widgets = body(template, inside="All")["widgets"]
     (alarms,) = (widget for widget in widgets if widget["type"] == "alarm")
-    assert len(alarms["properties"]["alarms"]) == len(ALWAYS) + 2
+    assert len(alarms["properties"]["alarms"]) == len(SIX) + 1
     assert [widget["y"] for widget in widgets[:2]] == [0, 1]
-    assert named(template).keys() == ALWAYS | {"hot_shard"}
+    assert named(template).keys() == SIX
 
 
 @pytest.mark.parametrize(
@@ -299,11 +338,11 @@ def test_widgets_fit_into_a_dashboard_of_the_users(a_watch):
         ),
         ({"lag": {"periods": 1441}}, "periods: 1441 look back 86460 s, CloudWatch allows 86400"),
         (
-            {"lease_churn": {"periods": 169}},
-            "periods: 169 look back 608400 s, CloudWatch allows 604800",
+            {"trouble": {"periods": 2017}},
+            "periods: 2017 look back 605100 s, CloudWatch allows 86400",
         ),
         ({"lag": {"datapoints": 0}}, "datapoints: 0 found, 1 or more allowed"),
-        (dict.fromkeys(PAGING - {"quarantine_age"}), "no alarm of level page is left"),
+        (dict.fromkeys(SIX & PAGING), "no alarm of level page is left"),
     ],
 )
 def test_a_wrong_setting_is_named(a_watch, alarms, message):
@@ -333,7 +372,7 @@ def test_the_context_sets_topics_and_alarms_and_switches_monitoring_off(tmp_path
     from shardfleet_cdk.synthesis import synthesize  # noqa: PLC0415
 
     topic = "arn:aws:sns:eu-central-1:111122223333:pager"
-    alarms = {"lag": {"threshold": 5, "level": "page"}, "hot_shard": False}
+    alarms = {"lag": {"threshold": 5, "level": "page"}, "trouble": False}
     wanted = {"page": topic, "alarms": alarms, "retention_hours": 48}
     context = {"shardfleet:monitoring": wanted}
     template = json.loads(synthesize(tmp_path / "on", context=context).read_text("utf-8"))
@@ -343,5 +382,22 @@ def test_the_context_sets_topics_and_alarms_and_switches_monitoring_off(tmp_path
 
     assert only(template, COMPOSITE)["AlarmActions"] == [topic]
     assert named(template)["lag"]["Threshold"] == 5
-    assert "hot_shard" not in named(template)
+    assert named(template).keys() == SIX - {"trouble"}
     assert of_type(without, ALARM) == {}
+
+
+def test_an_alarm_for_each_cause_wants_the_metrics_that_it_watches(handler_folder, new_app):
+    from aws_cdk import Stack  # noqa: PLC0415
+    from aws_cdk import aws_kinesis as kinesis  # noqa: PLC0415
+
+    import shardfleet_cdk  # noqa: PLC0415
+
+    stack = Stack(new_app(), "Stack")
+    with pytest.raises(ConfigurationError, match="by_cause: true found, allowed with metrics all"):
+        shardfleet_cdk.ShardFleet(
+            stack,
+            "Fleet",
+            stream=kinesis.Stream(stack, "Orders"),
+            handler=shardfleet_cdk.HandlerCode(folder=handler_folder),
+            monitoring=shardfleet_cdk.MonitoringOptions(by_cause=True),
+        )

@@ -148,8 +148,15 @@ def minimum(app, folder):
 def two_fleets(app, folder):
     stack = Stack(app, "Two")
     stream = a_stream(stack)
-    for name in ("First", "Second"):
-        ShardFleet(stack, name, stream=stream, handler=HandlerCode(folder=folder))
+    ShardFleet(stack, "First", stream=stream, handler=HandlerCode(folder=folder))
+    ShardFleet(
+        stack,
+        "Second",
+        stream=stream,
+        handler=HandlerCode(folder=folder),
+        config={"metrics": "all"},
+        monitoring=MonitoringOptions(by_cause=True),
+    )
 
 
 def everything(stack, folder):
@@ -163,7 +170,12 @@ def everything(stack, folder):
         "Fleet",
         stream=stream,
         handler=HandlerCode(folder=folder, function="clicks:collect", contract="native"),
-        config={"on_exhausted": "sqs", "max_attempts": 3, "leases_per_worker": 4},
+        config={
+            "on_exhausted": "sqs",
+            "max_attempts": 3,
+            "leases_per_worker": 4,
+            "metrics": "shards",
+        },
         name="clicks",
         worker=WorkerOptions(
             memory_mb=1024,
@@ -206,6 +218,7 @@ def watching(stack, key):
     return MonitoringOptions(
         page=[topics["Pager"]],
         notice=[topics["Notices"]],
+        by_cause=True,
         retention_hours=168,
         runbook="https://example.org/runbook",
         quiet_while=cw.Alarm.from_alarm_arn(stack, "Deploying", deploying),

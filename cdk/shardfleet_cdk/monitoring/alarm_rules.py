@@ -1,6 +1,9 @@
 """
 The alarms: what each looks at, from when on it is bad, and who hears of it.
 
+By default there are six, which every cause rings: five watch one metric each that the functions
+make of all others, and the sixth their silence. One for each cause besides is an option.
+
 Each has a section of its own in the run-book, `docs/operating.md`; a test compares the two. An
 alarm says M of N periods; missing data is no alarm, but for the manager's heartbeat.
 """
@@ -60,19 +63,28 @@ class AlarmRule:
 
 
 def alarm_rules(
-    metrics: FleetMetrics, *, retention_hours: int, reserved_concurrency: int | None
+    metrics: FleetMetrics,
+    *,
+    retention_hours: int,
+    reserved_concurrency: int | None,
+    by_cause: bool,
 ) -> list[AlarmRule]:
     """
-    Return the alarms of a fleet, those that page first.
+    Return the alarms of a fleet.
 
     Args:
         metrics: the fleet's.
         retention_hours: the stream's.
         reserved_concurrency: the worker's; without one there is no `concurrency`.
+        by_cause: one for each cause, beside the six.
 
     """
+    six = [*_at_once(metrics, retention_hours=retention_hours), *_if_it_lasts(metrics)]
+    if not by_cause:
+        return six
     return [
-        *_about_records(metrics, retention_hours=retention_hours),
+        *six,
+        *_about_records(metrics),
         *_about_reading(metrics),
         *_about_the_manager(metrics),
         *_about_lag(metrics),
@@ -82,7 +94,7 @@ def alarm_rules(
     ]
 
 
-def _about_records(metrics: FleetMetrics, *, retention_hours: int) -> Iterator[AlarmRule]:
+def _at_once(metrics: FleetMetrics, *, retention_hours: int) -> Iterator[AlarmRule]:
     yield AlarmRule(
         name="data_loss",
         meaning="Lag passes half the stream's retention: unread records will expire.",
@@ -92,6 +104,59 @@ def _about_records(metrics: FleetMetrics, *, retention_hours: int) -> Iterator[A
         periods=3,
         level=AlarmLevel.PAGE,
     )
+    yield AlarmRule(
+        name="broken",
+        meaning="A shard is stopped or cannot be read, or records may be lost.",
+        metric=metrics.own("broken", "Maximum"),
+        threshold=0,
+        datapoints=1,
+        periods=1,
+        level=AlarmLevel.PAGE,
+    )
+    yield AlarmRule(
+        name="uncovered",
+        meaning="Something of the stream is read or handled by nobody.",
+        metric=metrics.own("uncovered", "Minimum"),
+        threshold=0,
+        datapoints=3,
+        periods=3,
+        level=AlarmLevel.PAGE,
+    )
+    yield AlarmRule(
+        name="manager",
+        meaning="The lease manager completes no turn.",
+        metric=metrics.own("uncovered", "SampleCount"),
+        threshold=1,
+        datapoints=3,
+        periods=3,
+        level=AlarmLevel.PAGE,
+        below=True,
+        missing_is_bad=True,
+    )
+
+
+def _if_it_lasts(metrics: FleetMetrics) -> Iterator[AlarmRule]:
+    yield AlarmRule(
+        name="lag",
+        meaning="A shard is more than five minutes behind.",
+        metric=metrics.own("millis_behind_latest", "Maximum"),
+        threshold=MINUTES_5 * 1000,
+        datapoints=3,
+        periods=3,
+        level=AlarmLevel.NOTICE,
+    )
+    yield AlarmRule(
+        name="trouble",
+        meaning="Something fails again and again, or was given up.",
+        metric=metrics.own("trouble", "Sum", period_s=MINUTES_5),
+        threshold=11,
+        datapoints=1,
+        periods=1,
+        level=AlarmLevel.NOTICE,
+    )
+
+
+def _about_records(metrics: FleetMetrics) -> Iterator[AlarmRule]:
     yield AlarmRule(
         name="records_lost",
         meaning="A position is older than the stream's retention: records may be lost.",
@@ -205,17 +270,6 @@ def _about_coverage(metrics: FleetMetrics) -> Iterator[AlarmRule]:
 
 def _about_the_manager(metrics: FleetMetrics) -> Iterator[AlarmRule]:
     yield AlarmRule(
-        name="manager",
-        meaning="The lease manager completes no turn.",
-        metric=metrics.own("manager_turn_ms", "SampleCount"),
-        threshold=1,
-        datapoints=3,
-        periods=3,
-        level=AlarmLevel.PAGE,
-        below=True,
-        missing_is_bad=True,
-    )
-    yield AlarmRule(
         name="schedule",
         meaning="EventBridge Scheduler could not invoke the lease manager.",
         metric=metrics.queue(
@@ -238,15 +292,6 @@ def _about_the_manager(metrics: FleetMetrics) -> Iterator[AlarmRule]:
 
 
 def _about_lag(metrics: FleetMetrics) -> Iterator[AlarmRule]:
-    yield AlarmRule(
-        name="lag",
-        meaning="A shard is more than five minutes behind.",
-        metric=metrics.own("millis_behind_latest", "Maximum"),
-        threshold=MINUTES_5 * 1000,
-        datapoints=3,
-        periods=3,
-        level=AlarmLevel.NOTICE,
-    )
     yield AlarmRule(
         name="never_caught_up",
         meaning="No shard has been at its tip for half an hour: the fleet is too small.",

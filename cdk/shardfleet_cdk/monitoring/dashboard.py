@@ -40,7 +40,9 @@ def fleet_widgets(
         _left_over(metrics),
         _cost(metrics),
     ]
-    return [list(row) for row in rows]
+    # A fleet that writes few metrics has fewer widgets.
+    there = [[widget for widget in row if widget is not None] for row in rows]
+    return [row for row in there if row]
 
 
 def causes_told(fleet: WatchedFleet) -> str:
@@ -54,7 +56,7 @@ def causes_told(fleet: WatchedFleet) -> str:
 
 def _state(
     metrics: FleetMetrics, page: cw.IAlarm, alarms: Mapping[str, cw.Alarm]
-) -> Sequence[cw.IWidget]:
+) -> Sequence[cw.IWidget | None]:
     about = (
         f"**{metrics.fleet.name}**: shards behind, records handled, worker slots. "
         f"{causes_told(metrics.fleet)} "
@@ -68,9 +70,12 @@ def _state(
     ]
 
 
-def _now(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+def _now(metrics: FleetMetrics) -> Sequence[cw.IWidget | None]:
     shown = {
         "Greatest lag": metrics.own("millis_behind_latest", "Maximum"),
+        "Broken": metrics.own("broken", "Maximum"),
+        "Uncovered": metrics.own("uncovered", "Minimum"),
+        "Trouble": metrics.own("trouble", "Sum"),
         "Unclaimed leases": metrics.own("unclaimed_leases", "Minimum"),
         "Stopped shards": metrics.own("stopped_shards", "Maximum"),
         "Unreadable leases": metrics.own("unreadable_leases", "Maximum"),
@@ -80,13 +85,14 @@ def _now(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
         "Leases": metrics.own("total_leases", "Maximum"),
         "Slots running": metrics.own("slots_running", "Minimum"),
     }
+    shown = {title: metric for title, metric in shown.items() if metrics.writes(metric)}
     return [
         cw.SingleValueWidget(title=title, metrics=[metric], width=WIDTH // len(shown), height=3)
         for title, metric in shown.items()
     ]
 
 
-def _behind(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+def _behind(metrics: FleetMetrics) -> Sequence[cw.IWidget | None]:
     query = cw.LogQueryWidget(
         title=f"The {SHARDS_SHOWN} shards furthest behind",
         log_group_names=[metrics.fleet.manager.log_group.log_group_name],
@@ -101,6 +107,7 @@ def _behind(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
         height=HEIGHT,
     )
     lag = _graph(
+        metrics,
         "Lag of all unfinished leases",
         metrics.own("millis_behind_latest", "Maximum").with_(label="furthest behind"),
         metrics.own("least_millis_behind_latest", "Minimum").with_(label="least behind"),
@@ -108,15 +115,17 @@ def _behind(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
     return [lag, query]
 
 
-def _handled(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+def _handled(metrics: FleetMetrics) -> Sequence[cw.IWidget | None]:
     return [
         _graph(
+            metrics,
             "Records",
             metrics.stream("IncomingRecords", "Sum"),
             metrics.own("records", "Sum"),
             metrics.own("record_skipped", "Sum"),
         ),
         _graph(
+            metrics,
             "Bytes",
             metrics.stream("IncomingBytes", "Sum"),
             metrics.own("bytes", "Sum"),
@@ -124,7 +133,7 @@ def _handled(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
     ]
 
 
-def _handlers(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+def _handlers(metrics: FleetMetrics) -> Sequence[cw.IWidget | None]:
     busy = math(
         "busy / calls",
         {
@@ -135,17 +144,19 @@ def _handlers(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
     )
     return [
         _graph(
+            metrics,
             "Handler calls",
             metrics.own("handler_calls", "Sum"),
             metrics.own("batch_failed", "Sum"),
         ),
-        _graph("Handler time", metrics.own("handler_ms", "Maximum"), busy),
+        _graph(metrics, "Handler time", metrics.own("handler_ms", "Maximum"), busy),
     ]
 
 
-def _slots(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+def _slots(metrics: FleetMetrics) -> Sequence[cw.IWidget | None]:
     return [
         _graph(
+            metrics,
             "Worker slots",
             metrics.own("slots_wanted", "Maximum"),
             metrics.own("slots_running", "Minimum"),
@@ -153,6 +164,7 @@ def _slots(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
             across=3,
         ),
         _graph(
+            metrics,
             "Leases",
             metrics.own("unclaimed_leases", "Maximum"),
             metrics.own("expired_leases", "Maximum"),
@@ -162,6 +174,7 @@ def _slots(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
             across=3,
         ),
         _graph(
+            metrics,
             "Turns and recoveries",
             metrics.own("manager_turn_ms", "Maximum"),
             metrics.own("recovery_ms", "Maximum"),
@@ -170,10 +183,11 @@ def _slots(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
     ]
 
 
-def _limits(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+def _limits(metrics: FleetMetrics) -> Sequence[cw.IWidget | None]:
     worker, manager = metrics.fleet.worker, metrics.fleet.manager
     return [
         _graph(
+            metrics,
             "Throttled calls",
             metrics.own("throttles", "Sum"),
             metrics.stream("ReadProvisionedThroughputExceeded", "Sum"),
@@ -181,6 +195,7 @@ def _limits(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
             across=3,
         ),
         _graph(
+            metrics,
             "Worker invocations",
             metrics.function(worker, "ConcurrentExecutions", "Maximum"),
             metrics.function(worker, "Errors", "Sum"),
@@ -188,6 +203,7 @@ def _limits(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
             across=3,
         ),
         _graph(
+            metrics,
             "Manager invocations",
             metrics.function(manager, "Duration", "Maximum"),
             metrics.function(manager, "Errors", "Sum"),
@@ -197,7 +213,7 @@ def _limits(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
     ]
 
 
-def _left_over(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+def _left_over(metrics: FleetMetrics) -> Sequence[cw.IWidget | None]:
     fleet = metrics.fleet
     visible = "ApproximateNumberOfMessagesVisible"
     queues: list[tuple[str, sqs.IQueue]] = [
@@ -207,6 +223,7 @@ def _left_over(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
         queues.append(("Records given up", fleet.failed_queue))
     return [
         _graph(
+            metrics,
             "Executions that ended badly",
             metrics.executions("ExecutionsFailed"),
             metrics.executions("ExecutionsTimedOut"),
@@ -215,6 +232,7 @@ def _left_over(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
         ),
         *(
             _graph(
+                metrics,
                 title,
                 metrics.queue(queue, visible),
                 metrics.queue(queue, "ApproximateAgeOfOldestMessage"),
@@ -225,7 +243,7 @@ def _left_over(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
     ]
 
 
-def _cost(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
+def _cost(metrics: FleetMetrics) -> Sequence[cw.IWidget | None]:
     """Show what is paid for: GB-seconds of the worker, and writes to the lease table."""
     memory_gb = metrics.fleet.worker_options.memory_mb / 1024
     seconds = math(
@@ -234,15 +252,21 @@ def _cost(metrics: FleetMetrics) -> Sequence[cw.IWidget]:
         label="GB-seconds of workers",
     )
     return [
-        _graph("Worker GB-seconds", seconds),
-        _graph("Lease writes", metrics.table("ConsumedWriteCapacityUnits")),
+        _graph(metrics, "Worker GB-seconds", seconds),
+        _graph(metrics, "Lease writes", metrics.table("ConsumedWriteCapacityUnits")),
     ]
 
 
-def _graph(title: str, *metrics: cw.IMetric, across: int = 2) -> cw.GraphWidget:
+def _graph(
+    metrics: FleetMetrics, title: str, *shown: cw.IMetric, across: int = 2
+) -> cw.GraphWidget | None:
+    """Return a graph of what the fleet writes of these; None: it writes none of its own."""
+    written = [each for each in shown if metrics.writes(each)]
+    if not written:
+        return None
     return cw.GraphWidget(
         title=title,
-        left=list(metrics),
+        left=written,
         left_y_axis=cw.YAxisProps(min=0),
         width=WIDTH // across,
         height=HEIGHT,

@@ -21,10 +21,12 @@ from shardfleet_cdk.monitoring.settings import (
 )
 from shardfleet_ops.template.limits import look_back_seconds_most
 
+_FEW = "by_cause: true found, allowed with metrics all or shards: few have not what it watches"
+
 
 class FleetMonitoring(Construct):
     """
-    One dashboard, one alarm per row of the run-book, and one composite alarm that pages.
+    One dashboard, alarms of the run-book, and one composite alarm that pages.
 
     Names are CloudFormation's (the composite alarm's is the CDK's, of stack and path), so that an
     account holds any number of watched fleets.
@@ -37,6 +39,7 @@ class FleetMonitoring(Construct):
 
     Attributes:
         alarms: by their names in the run-book.
+        alarm_metrics: how many metrics they watch: each is billed, an expression is not.
         page: the composite alarm.
         dashboard: the dashboard, or None.
 
@@ -61,12 +64,16 @@ class FleetMonitoring(Construct):
             self._metrics,
             retention_hours=self._options.retention_hours,
             reserved_concurrency=fleet.worker_options.reserved_concurrency,
+            by_cause=options.by_cause,
         )
         try:
+            if options.by_cause and not fleet.has_all_metrics:
+                raise ConfigurationError(_FEW)
             self.rules = _as_set(rules, self._options.alarms)
         except ConfigurationError as error:
             raise ConfigurationError(f"{self.node.path}: {error}") from error
         self.alarms: dict[str, cw.Alarm] = {rule.name: self._alarm(rule) for rule in self.rules}
+        self.alarm_metrics = sum(_metrics_of(rule.metric) for rule in self.rules)
         self.page = self._composite()
         self.dashboard = self._own_dashboard() if options.dashboard else None
 
@@ -152,6 +159,10 @@ def _as_set(rules: list[AlarmRule], settings: Mapping[str, AlarmSetting | None])
                 f"allows {most}"
             )
     return changed
+
+
+def _metrics_of(metric: cw.IMetric) -> int:
+    return len(metric.using_metrics or ()) if isinstance(metric, cw.MathExpression) else 1
 
 
 def _period_seconds(metric: cw.IMetric) -> int:

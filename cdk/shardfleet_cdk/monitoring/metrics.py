@@ -22,6 +22,13 @@ from shardfleet_cdk.monitoring.settings import PERIOD_SECONDS
 from shardfleet_cdk.options import WorkerOptions
 
 NAMESPACE = "shardfleet"
+# What it writes by default: `adapters.telemetry.metrics`, which a test compares.
+FEW = frozenset(
+    {
+        *("total_leases", "total_shards", "unclaimed_leases", "worker_leases"),
+        *("millis_behind_latest", "bytes", "records", "broken", "uncovered", "trouble"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +38,7 @@ class WatchedFleet:
 
     Attributes:
         name: of the fleet, the dimension of its own metrics.
+        has_all_metrics: it writes all of its own, not the ten alone.
         stream: what it reads.
         lease_table: its leases.
         worker: its function.
@@ -43,6 +51,7 @@ class WatchedFleet:
     """
 
     name: str
+    has_all_metrics: bool
     stream: kinesis.IStream
     lease_table: ddb.ITable
     worker: lambda_.IFunction
@@ -74,6 +83,14 @@ class FleetMetrics:
             dimensions={"fleet": self.fleet.name},
             period_s=period_s,
         )
+
+    def writes(self, metric: cw.IMetric) -> bool:
+        """Return whether the fleet writes a metric, or all that an expression is of."""
+        if isinstance(metric, cw.MathExpression):
+            return all(map(self.writes, (metric.using_metrics or {}).values()))
+        assert isinstance(metric, cw.Metric)
+        is_own = metric.namespace == NAMESPACE
+        return not is_own or self.fleet.has_all_metrics or metric.metric_name in FEW
 
     def stream(self, name: str, statistic: str) -> cw.Metric:
         """Return a metric of the stream; one of another account is not visible here."""

@@ -58,6 +58,8 @@ class MonitoringOptions:
         page: told by the composite alarm alone (default: nobody).
         notice: told by each alarm of level notice (default: nobody).
         alarms: by the alarm's name what to change; None leaves the alarm out.
+        by_cause: an alarm for each cause, beside the six that every cause rings; it wants the
+            fleet's ``metrics`` to be ``all`` or ``shards``.
         retention_hours: the stream's retention; half of it is the limit of `data_loss`.
         runbook: what every alarm's description points at, `#` and the alarm's name appended: a
             URL, or where the page is in the repository.
@@ -71,6 +73,7 @@ class MonitoringOptions:
     page: Sequence[sns.ITopic] = ()
     notice: Sequence[sns.ITopic] = ()
     alarms: Mapping[str, AlarmSetting | None] = field(default_factory=dict)
+    by_cause: bool = False
     retention_hours: int = 24
     runbook: str = "docs/operating.md"
     quiet_while: cw.IAlarm | None = None

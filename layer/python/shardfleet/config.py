@@ -38,6 +38,8 @@ CONTRACTS = {"auto": True, "native": True, "event": False}  # The handler may ge
 WIRED = {"wire": True, "boto3": False}  # By our own signer and decoder.
 INITIAL = {"TRIM_HORIZON": False, "LATEST": False, "AT_TIMESTAMP": True}  # It wants an instant.
 TRIMMED = {"stop": True, "jump": False}  # The shard stops.
+# All metrics are written, and those of each shard.
+WRITTEN = {"few": (False, False), "all": (True, False), "shards": (True, True)}
 OVER_BUDGET = {"tell": False, "pause": True}
 ALLOCATOR = {
     "MALLOC_ARENA_MAX": "1",
@@ -446,9 +448,12 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
     ] = "tell"
 
     # --- what is told
-    shard_metrics: Annotated[
-        bool, "metrics per shard too: CloudWatch charges for each metric of each shard"
-    ] = False
+    metrics: Annotated[
+        str,
+        "which metrics CloudWatch gets, which charges for each: few (ten), all (some thirty, those "
+        "of workers each 10 s), or shards (and three of each shard)",
+        OneOf(WRITTEN),
+    ] = "few"
     otlp_endpoint: Annotated[
         str,
         "URL where an OpenTelemetry collector takes metrics as OTLP/JSON, e.g. "
@@ -546,6 +551,16 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
     def way(self) -> Way:
         """Return what its way of delivering asks of the rest."""
         return next(iter(self._chosen_ways), PLAIN)
+
+    @property
+    def writes_all_metrics(self) -> bool:
+        """Return whether CloudWatch gets more than the ten metrics."""
+        return WRITTEN[self.metrics][0]
+
+    @property
+    def writes_shard_metrics(self) -> bool:
+        """Return whether CloudWatch gets metrics of each shard."""
+        return WRITTEN[self.metrics][1]
 
     @property
     def probe_ms(self) -> int:

@@ -13,7 +13,7 @@ NOT_DRAWN: Mapping[str, tuple[str, ...]] = {
         "kcl_state_table",
     ),
     "of an adapter: a simulated fleet has memory and virtual time": (
-        *("stream_calls", "connection_idle_ms", "io_threads", "metrics_ms", "shard_metrics"),
+        *("stream_calls", "connection_idle_ms", "io_threads", "metrics_ms", "metrics"),
         *("otlp_endpoint", "log_errors", "read_bytes_per_s"),
     ),
     "how a user's code is called: by the runs with a handler of one's own": ("handler_contract",),

@@ -1,9 +1,10 @@
-"""What the functions tell about what they cost, and what the manager does about it."""
+"""What the functions tell about what they cost."""
 
 from __future__ import annotations
 
-from shardfleet.domain.reasons import Reason
-from shardfleet.events.base import Event
+from typing import ClassVar
+
+from shardfleet.events.base import Event, Level
 
 
 class ConsumptionTold(Event, frozen=True, kw_only=True):
@@ -29,9 +30,4 @@ class ConsumptionTold(Event, frozen=True, kw_only=True):
     log_bytes: int
     cost_microdollars: int
 
-
-class RegimeChosen(Event, frozen=True, kw_only=True):
-    """How eager the fleet is from now on, and why."""
-
-    regime: str
-    reason: Reason
+    level: ClassVar[Level] = Level.DEBUG  # the ledger has it

@@ -166,8 +166,9 @@ def open_sandbox(
     memory_mb = int(env.get(_MEMORY_VARIABLE) or memory_mb)
     telling = Telling(
         level=_log_level(env),
-        flush_ms=config.metrics_ms,
-        shard_metrics=config.shard_metrics,
+        flush_ms=min(config.metrics_ms, 10_000) if config.writes_all_metrics else config.metrics_ms,
+        all_metrics=config.writes_all_metrics,
+        shard_metrics=config.writes_shard_metrics,
         has_emf=has_emf,
     )
     otlp = _otlp(config, clock)

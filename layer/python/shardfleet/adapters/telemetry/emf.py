@@ -2,7 +2,8 @@
 The one stream of events, told as metrics (CloudWatch embedded metric format) and as JSON logs.
 
 Metrics have the fleet as their only dimension, because each dimension value is a metric to pay
-for; shard ids are metadata of the same line, for Logs Insights. A metric per shard is an option.
+for; shard ids are metadata of the same line, for Logs Insights. More than ten metrics, and those
+per shard, are an option.
 What comes with each call is gathered between two flushes (see ``metrics``); a manager's turn is
 told at once. Both go to standard output, which Lambda carries to CloudWatch without a call or a
 right of ours.
@@ -22,7 +23,7 @@ from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from shardfleet.adapters.telemetry import metrics
 from shardfleet.adapters.telemetry.metrics import LAG, NAMESPACE, metric_line
@@ -39,6 +40,9 @@ _VALUE_MOST = 2**360  # MetricDatum: nothing beyond, no infinity, no NaN (which 
 _TAKEN = frozenset({"level", "message", "timestamp", "service"})
 # By name, as all metrics are: a worker is not to load what only the manager tells.
 _AT_ONCE = frozenset({"ManagerTurnDone", "ManagerTurnFailed"})
+# Logged when it says something else than the last one, but for what is never the same.
+_LOGGED_ANEW = "ManagerTurnDone"
+_NEVER_SAME = ("duration_ms", "millis_behind_latest_max", "millis_behind_latest_min")
 
 
 class Telling(Struct, frozen=True, kw_only=True):
@@ -48,6 +52,7 @@ class Telling(Struct, frozen=True, kw_only=True):
     Attributes:
         level: the least level that is logged; metrics come from all events.
         flush_ms: longest time between two flushes.
+        all_metrics: all are written, not the ten alone.
         shard_metrics: metrics with the dimensions fleet and shard, besides the fleet's.
         has_emf: metrics are written as lines, of which CloudWatch makes metrics.
 
@@ -55,6 +60,7 @@ class Telling(Struct, frozen=True, kw_only=True):
 
     level: Level = Level.INFO
     flush_ms: int = FLUSH_MS
+    all_metrics: bool = False
     shard_metrics: bool = False
     has_emf: bool = True
 
@@ -93,6 +99,7 @@ class EmfEventSink:
         self._longest = 0  # values of one metric since then
         self._by_shard: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._readings: defaultdict[str, list[float]] = defaultdict(list)
+        self._turn: Event | None = None
         self._fleet = {"fleet": fleet}
         self._about = {"service": NAMESPACE, **self._fleet}
 
@@ -151,7 +158,7 @@ class EmfEventSink:
         return self._longest >= VALUES_MOST or age_ms >= self._telling.flush_ms
 
     def _write(self, event: Event) -> None:
-        if event.level < self._telling.level:
+        if event.level < self._telling.level or self._is_known(event):
             return
         now_ms = self._clock.now_ms()
         second = datetime.fromtimestamp(now_ms // 1000, UTC)
@@ -171,6 +178,13 @@ class EmfEventSink:
         line = json.dumps(told, default=str, ensure_ascii=False, separators=(",", ":"))
         self._stream.write(line + "\n")
 
+    def _is_known(self, event: Event) -> bool:
+        """Return whether the line of this turn would be that of the last one; remember it."""
+        if type(event).__name__ != _LOGGED_ANEW:
+            return False
+        before, self._turn = self._turn, replace(event, **dict.fromkeys(_NEVER_SAME, 0))
+        return before == self._turn
+
     def _flush(self) -> None:
         self._flushed_ms = self._clock.monotonic_ms()
         self._longest = 0
@@ -178,6 +192,7 @@ class EmfEventSink:
         for metric, total in self._totals.items():
             readings[metric].append(total)
         self._totals.clear()
+        readings |= metrics.made_of(readings)
         self._write_metrics(readings)
         gathered, self._by_shard = self._by_shard, defaultdict(Counter)
         shards = sorted({shard for values in gathered.values() for shard in values})
@@ -212,7 +227,9 @@ class EmfEventSink:
         dimensions = {**self._fleet, "shard": shard} if shard else self._fleet
         if self._otlp is not None:
             self._otlp.take(values, dimensions)
-        if not self._telling.has_emf:
+        if not self._telling.all_metrics:
+            values = metrics.few_of(values)
+        if not values or not self._telling.has_emf:
             return
         self._names |= {f"{name}@{shard}" if shard else name for name in values}
         self._stream.write(
