@@ -433,8 +433,10 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
         int, "with checkpoint manual: the same once one has waited for so long", Range(low=100)
     ] = 300_000
     checkpoint_ms: Annotated[
-        int, "least time between checkpoints of a lease; the last one is always written"
-    ] = 1_000
+        int,
+        "least time between checkpoints of a lease, renewals among them, which store it as well; "
+        "at once at a stop, a handover, the end, and after a death",
+    ] = 5_000
 
     # --- objective and money
     lag_objective_ms: Annotated[int, "how far behind a shard may be at most; 0: no objective"] = 0

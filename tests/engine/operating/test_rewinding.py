@@ -171,7 +171,7 @@ async def test_a_checkpoint_inside_an_aggregate_counts_as_far_as_it_goes():
 
 @virtual
 async def test_records_handled_until_the_lease_is_given_up_are_in_the_count():
-    world = a_world()
+    world = a_world(checkpoint_ms=1_000)
     world.put(0, 9)
     turn = asyncio.create_task(world.turn())
     await world.run_until(lambda: len(world.numbers) == 10)

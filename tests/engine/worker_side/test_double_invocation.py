@@ -245,7 +245,7 @@ async def test_the_successor_of_a_continued_execution_is_accepted_and_fences_the
 
 @virtual
 async def test_with_every_tenth_answer_lost_nothing_is_lost_and_nobody_loses_a_lease():
-    world = World()
+    world = World(checkpoint_ms=1_000)
     await world.open_slot()
     count = [0]
 

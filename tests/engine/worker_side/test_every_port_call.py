@@ -106,7 +106,8 @@ def test_all_ports_of_a_worker_are_looked_at():
 
 def windows_for(call):
     """Return the settings without which a call would not be made."""
-    return {"tumbling_window_ms": 1_000} if call.startswith("window_states.") else {}
+    windows = {"tumbling_window_ms": 1_000, "checkpoint_ms": 1_000}
+    return windows if call.startswith("window_states.") else {}
 
 
 class Life:

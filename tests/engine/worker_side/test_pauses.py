@@ -16,7 +16,7 @@ from tests.engine.worker_side.steps_kit import Steps, process
 from tests.engine.worker_side.worker_kit import ME, OTHER, World, at, key
 from tests.virtual import virtual
 
-SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000}
+SHORT = {"handler_timeout_ms": 5_000, "turn_margin_ms": 3_000, "checkpoint_ms": 1_000}
 
 
 def stand_still(seconds):

@@ -10,7 +10,7 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.engine.state.kinds import NOTE, SLOT
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import CrashCharged, RecordSkipped
-from shardfleet.events.worker import LeaseAdopted, LeaseLost
+from shardfleet.events.worker import BackwardCheckpoint, LeaseAdopted, LeaseLost
 from shardfleet_ops.positions.rewinds import RewindRow
 from shardfleet_testkit.checkers.checker import (
     CallBegun,
@@ -155,12 +155,19 @@ class RepeatsAreWhole(Checker):
         super().__init__(*args, **options)  # type: ignore[arg-type]
         # (invocation, shard) -> key -> the record handled last
         self._last: dict[tuple[str, str], dict[str, int]] = {}
+        # shard -> up to where another writer has stored that all is done: who is refused for it,
+        # and then begins anew, begins behind that
+        self._stored: dict[str, tuple[int, int]] = {}
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """See somebody begin anew, where the lease says."""
         del at_ms
         if isinstance(event, LeaseAdopted):
             self._last.pop((by.name, event.lease_key), None)
+        if isinstance(event, BackwardCheckpoint):
+            number, _, sub = event.stored.partition(":")
+            if number.isdecimal():
+                self._stored[event.lease_key] = (int(number), int(sub or 0))
 
     def record_handled(self, handled: Handled) -> None:
         """Look for records between this one and the one before of its key."""
@@ -174,7 +181,10 @@ class RepeatsAreWhole(Checker):
             return
         for each in self.ledger.shards[entry.shard_id].entries:
             is_between = each.key == entry.key and since < each.number < entry.number
-            if is_between and not (each.is_left_out or each.is_kept or each.is_trimmed):
+            is_stored = each.position <= self._stored.get(entry.shard_id, (-1, 0))
+            if is_between and not (
+                each.is_left_out or each.is_kept or each.is_trimmed or is_stored
+            ):
                 text = f"{by.name} handled {entry} after {entry.key}/{since}, and left {each} out"
                 self.found(handled.at_ms, entry.shard_id, text)
 

@@ -67,6 +67,8 @@ class OneLane:
 class LaneProgress(Progress):
     """Batches of several lanes side by side; done is what is done without a gap."""
 
+    renewals_store = False  # How far each lane is beyond the checkpoint goes first.
+
     def __init__(self, held: HeldLease, *, config: FleetConfig, ports: DeliveryPorts) -> None:
         """Begin with nothing open, as any progress does."""
         super().__init__(held, config=config, ports=ports)

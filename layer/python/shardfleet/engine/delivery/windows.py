@@ -61,6 +61,8 @@ class WindowProgress(Progress):
 
     """
 
+    renewals_store = False  # What is beside the checkpoint goes first.
+
     def __init__(self, held: HeldLease, *, config: FleetConfig, ports: DeliveryPorts) -> None:
         """Begin with none, as any progress does."""
         super().__init__(held, config=config, ports=ports)

@@ -41,6 +41,7 @@ class Progress:
 
     Attributes:
         last_calls: how many handler calls may follow one another after a turn's time is over.
+        renewals_store: a renewal stores all that a checkpoint would.
         attempts: at the records.
         idle_failures: how often in a row a call without records failed.
         is_begun: the handler's object was told ``started``, and no last hook yet.
@@ -48,6 +49,7 @@ class Progress:
     """
 
     last_calls: ClassVar[int] = 1
+    renewals_store: ClassVar[bool] = True
 
     def __init__(self, held: HeldLease, *, config: FleetConfig, ports: DeliveryPorts) -> None:
         """
@@ -67,6 +69,7 @@ class Progress:
         self.delivery = ShardDelivery(held, config=config, ports=ports)
         self.stop = self.delivery.stop
         self.flushed_ms = ports.clock.monotonic_ms() - config.checkpoint_ms
+        self._stored = held.lease.checkpoint
         self._flushing = asyncio.Lock()
         self._call_records = config.max_call_records
         self.begin_life()
@@ -303,8 +306,15 @@ class Progress:
         await ports.patience.pause(back_off_ms, self.held.halt)
 
     async def flush_if_due(self, *, at_once: bool = False) -> None:
-        """Checkpoint, at most every ``checkpoint_ms``; a refusal is left to the next time."""
-        now_ms = self.ports.clock.monotonic_ms()
+        """
+        Checkpoint, at most every ``checkpoint_ms``; a refusal is left to the next time.
+
+        What a renewal has stored meanwhile is not written again: each write is paid for.
+        """
+        now_ms, held = self.ports.clock.monotonic_ms(), self.held
+        if self.renewals_store and held.lease.checkpoint != self._stored:
+            self._stored = held.lease.checkpoint
+            self.flushed_ms = max(self.flushed_ms, held.confirmed.monotonic_ms)
         if at_once or now_ms - self.flushed_ms >= self.config.checkpoint_ms:
             await self.flush(now_ms)
 
