@@ -45,8 +45,6 @@ class FleetOptions(TypedDict, total=False):
     max_open_age_ms: int
     checkpoint_ms: int
     lag_objective_ms: int
-    budget_cents_per_day: int
-    over_budget: Literal["tell", "pause"]
     metrics: Literal["few", "all", "shards"]
     otlp_endpoint: str
     log_errors: bool

@@ -9,10 +9,8 @@ from shardfleet.domain.reasons import (
     HoldsFewest,
     HoldsMore,
     LeastSlots,
-    NoBudget,
     NoWorkerHasRoom,
     NoWorkerRuns,
-    RegimeIs,
     SlotsWanted,
     ThereAlready,
 )
@@ -235,20 +233,10 @@ def test_a_worker_of_another_application_is_named_as_such():
     assert "another application shares the lease table" in found.now
 
 
-def test_the_fleet_tells_its_size_its_workers_and_its_regime():
+def test_the_fleet_tells_its_size_and_its_workers():
     turns = [
         (1, [Entry(what=Happening.SIZED, subject="fleet", reason=SlotsWanted(2, LeastSlots(2)))]),
         (2, [Entry(what=Happening.SLOT_STARTED, subject="s2", worker_id="f-s2")]),
-        (
-            3,
-            [
-                Entry(
-                    what=Happening.REGIME,
-                    subject="fleet",
-                    reason=RegimeIs("thrifty", NoBudget()),
-                )
-            ],
-        ),
         (4, [Entry(what=Happening.CREATED, subject="1")]),
     ]
     waits = {"2": NoWorkerHasRoom()}
@@ -260,7 +248,6 @@ def test_the_fleet_tells_its_size_its_workers_and_its_regime():
     assert [event.text for event in found.story] == [
         "The fleet was sized: the fleet needs 2 workers: at least 2 (min_workers).",
         "f-s2 was started.",
-        "The fleet goes on otherwise: thrifty, there is no budget.",
     ]
 
 

@@ -16,8 +16,6 @@ from shardfleet.domain.reasons import (
     AskedToEnd,
     Asleep,
     AwaitedAtMerge,
-    BudgetGivenUp,
-    BudgetSpent,
     CappedSize,
     CatchingUp,
     ChildNotStarted,
@@ -27,7 +25,6 @@ from shardfleet.domain.reasons import (
     ChildrenUnknown,
     ChildWithoutLease,
     ClosedBeforeHeartbeat,
-    DayComesTo,
     EmptyTable,
     EndedInOrder,
     ExchangedToEvenOut,
@@ -64,7 +61,6 @@ from shardfleet.domain.reasons import (
     MostSlots,
     MovedToEvenOut,
     NeverListed,
-    NoBudget,
     NoHeartbeatYet,
     NoLeasedRelative,
     NothingListed,
@@ -73,7 +69,6 @@ from shardfleet.domain.reasons import (
     NoWorkerHasRoom,
     NoWorkerOfOurs,
     NoWorkerRuns,
-    ObjectiveMissed,
     OfAnotherApplication,
     OlderThanRetention,
     OldestOfItsLine,
@@ -94,7 +89,6 @@ from shardfleet.domain.reasons import (
     ReadToItsEnd,
     Reason,
     RecordsCame,
-    RegimeIs,
     SecondListingAwaited,
     ShardClosed,
     ShardUnknown,
@@ -123,7 +117,6 @@ from shardfleet.domain.reasons import (
 ROOT = Path(__file__).resolve().parents[2]
 MORNING_MS = 1_795_240_000_000
 TO_READ = LeasesToRead(5, 8)
-DAY = DayComesTo(900, 450)
 # Every class has its line here: its facts, and what is said.
 EXAMPLES = [
     (Quoted("AccessDenied: no"), "AccessDenied: no"),
@@ -264,21 +257,6 @@ EXAMPLES = [
     (ExecutionOver(), "silent, and its execution is over"),
     (StandsIn("s0001"), "s0001 stands still, and its execution goes on"),
     (UpkeepFailed("START", "Throttled"), "START: Throttled"),
-    (NoBudget(), "there is no budget"),
-    (
-        BudgetSpent(133, 100),
-        "$1.33 of $1.00 are spent today, and reading on was not wanted then",
-    ),
-    (DAY, "the day comes to $9.00 at this rate, the budget is $4.50"),
-    (ObjectiveMissed(20_000, 10_000), "a shard is 20 s behind, the objective is 10 s"),
-    (
-        BudgetGivenUp(20_000, 10_000, DAY),
-        (
-            "a shard is 20 s behind, the objective is 10 s; the budget is given up for it: the day "
-            "comes to $9.00 at this rate, the budget is $4.50"
-        ),
-    ),
-    (RegimeIs("thrifty", NoBudget()), "thrifty, there is no budget"),
     (ThereAlready(), "it was there already when this record of decisions began"),
     (MadeByOthers(), "made by somebody else than the manager"),
     (FollowsParents(("1",)), "its parent 1 was read to the end, and this shard follows"),

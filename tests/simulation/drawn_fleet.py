@@ -4,15 +4,13 @@ import random
 
 from msgspec.structs import replace
 
-from shardfleet.domain.cost.spending import Chosen, Regime
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases import changes as lease_changes
-from shardfleet.domain.reasons import Pause, Quoted
+from shardfleet.domain.reasons import Pause
 from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.slots.slot import SlotState, end, heartbeat
 from shardfleet.domain.slots.usage import Usage
 from shardfleet.domain.stream.sequence import AT_SHARD_END, ExtendedSequenceNumber
-from shardfleet.engine.manager.spending import RegimeRecord
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.sleep_state import NapRecord
@@ -45,7 +43,6 @@ class DrawnFleet(Fleet):
             sleep=draw.random() < 0.7,
             lag_objective_ms=120_000,
             scale_down_ms=60_000,
-            budget_cents_per_day=draw.choice((0, 500)),
         )
         self.stream = MemoryStream(self.clock, shards=draw.choice((1, 4, 9)))
         self._dead = set()  # slot id and start epoch
@@ -203,8 +200,3 @@ class DrawnFleet(Fleet):
                     at_ms=now_ms,
                 )
                 await self.state.write_stop(note)
-        if self.config.budget_cents_per_day and self._chance(0.3):
-            name = self._draw.choice((Regime.EAGER, Regime.THRIFTY))
-            await RegimeRecord(self.store).write(
-                Chosen(name=name, reason=Quoted("drawn"), since_ms=now_ms)
-            )

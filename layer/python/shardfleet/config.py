@@ -40,7 +40,6 @@ INITIAL = {"TRIM_HORIZON": False, "LATEST": False, "AT_TIMESTAMP": True}  # It w
 TRIMMED = {"stop": True, "jump": False}  # The shard stops.
 # All metrics are written, and those of each shard.
 WRITTEN = {"few": (False, False), "all": (True, False), "shards": (True, True)}
-OVER_BUDGET = {"tell": False, "pause": True}
 ALLOCATOR = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
@@ -438,16 +437,9 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
         "at once at a stop, a handover, the end, and after a death",
     ] = 5_000
 
-    # --- objective and money
-    lag_objective_ms: Annotated[int, "how far behind a shard may be at most; 0: no objective"] = 0
-    budget_cents_per_day: Annotated[
-        int, "what the fleet itself shall cost a day at most, US cents; 0: no budget"
+    lag_objective_ms: Annotated[
+        int, "how far behind a shard may be at most before its slot asks for another; 0: a minute"
     ] = 0
-    over_budget: Annotated[
-        str,
-        "when a day's budget is spent: tell, or pause all shards until the next day (UTC)",
-        OneOf(OVER_BUDGET),
-    ] = "tell"
 
     # --- what is told
     metrics: Annotated[

@@ -84,22 +84,20 @@ async def replaced_after(after_ms):
 
 @pytest.mark.parametrize("after_ms", [1_000, 9_000, 12_000, 19_000])
 @virtual
-async def test_a_lost_owner_is_replaced_within_a_failover_time_and_two_renewals(after_ms):
-    """Not at the next turn but one: with turns each 20 s that would be 40 s."""
-    _, took_ms, turns = await replaced_after(after_ms)
+async def test_a_lost_owner_is_replaced_within_90_s(after_ms):
+    """A calm manager's next look is a minute away, or two, if it looked just before the loss."""
+    _, took_ms, _ = await replaced_after(after_ms)
 
-    assert took_ms <= 10_000 + 3_300 + 1_500
-    assert turns <= 2 + 3
+    assert took_ms <= 90_000
 
 
 @pytest.mark.parametrize("after_ms", [42_000, 44_000, 47_000, 50_000, 54_000, 58_000])
 @virtual
 async def test_a_lost_owner_is_replaced_as_soon_across_two_invocations(after_ms):
     """What the first one saw last is not seen for the first time by the second one."""
-    fleet, took_ms, _ = await replaced_after(after_ms)
+    _, took_ms, _ = await replaced_after(after_ms)
 
-    # And the allowance for the clocks of two managers, and the time without one.
-    assert took_ms <= 10_000 + 3_300 + 1_500 + fleet.config.clock_skew_ms + 3_000
+    assert took_ms <= 90_000
 
 
 @pytest.mark.parametrize(("late_ms", "keeps"), [(16_000, True), (24_000, False)])

@@ -451,6 +451,10 @@ async def test_while_something_is_awake_those_asleep_are_looked_at_no_more_often
     await running_fleet(fleet)
     await fleet.put_to_sleep(0)
     fleet.renew(key(1))
+    # What a worker has not taken up yet keeps the manager awake.
+    (found,) = await fleet.state.slots()
+    slot = replace(found.slot, assign_seq=found.slot.served_seq + 1)
+    await fleet.state.write_slot(slot, found.version)
     fleet.stream.calls.clear()
     config = fleet.config
     turns = await run_manager(config, fleet.ports(), run_ms=config.max_manager_ms)

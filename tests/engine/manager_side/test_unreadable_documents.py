@@ -18,7 +18,7 @@ from tests.engine.manager_side.fleet_kit import Fleet, four_shards, running_flee
 from tests.engine.state.damages import CELLS, DOCUMENTS, SECRET, TOLD_APART, of_a_later_release
 from tests.virtual import virtual
 
-OPTIONS = {"leases_per_worker": 2, "sleep": True, "budget_cents_per_day": 500}
+OPTIONS = {"leases_per_worker": 2, "sleep": True}
 # What is the manager's own is written anew by the turn that could not read it.
 DAY = "2023-11-14"
 

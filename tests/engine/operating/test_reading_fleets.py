@@ -3,12 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from shardfleet.domain.cost.spending import Chosen, Regime
 from shardfleet.domain.delivery.stops import MissingShard, StopNote
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.reasons import (
     MayHaveRecords,
-    NoBudget,
     NoWorkerHasRoom,
     Pause,
     SecondListingAwaited,
@@ -20,14 +18,13 @@ from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.domain.turn_log import Entry, Happening, Place
 from shardfleet.engine.manager.history import History
-from shardfleet.engine.manager.spending import RegimeRecord
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet_ops.operate.read import read_fleet, read_known, read_snapshot
 from shardfleet_testkit.memory import SeededEntropy
 from tests.domain.builders import a_lease
-from tests.engine.manager_side.fleet_kit import Fleet, running_fleet
+from tests.engine.manager_side.fleet_kit import Fleet
 from tests.virtual import virtual
 
 FAILOVER_MS = 10_000
@@ -158,31 +155,3 @@ async def snapshot_of(fleet, **options):
         clock=fleet.clock,
         entropy=SeededEntropy(7),
     )
-
-
-@pytest.mark.parametrize(
-    ("regime", "budget", "thrifty"),
-    [
-        (None, 100, False),
-        (Regime.EAGER, 100, False),
-        (Regime.THRIFTY, 100, True),
-        (Regime.PAUSED, 100, True),
-        (Regime.THRIFTY, 0, False),
-    ],
-)
-@virtual
-async def test_a_snapshot_is_thrifty_as_its_manager_is_and_has_a_draw_of_its_own(
-    regime, budget, thrifty
-):
-    fleet = a_fleet()
-    await running_fleet(fleet)
-    if regime:
-        await RegimeRecord(fleet.store).write(Chosen(name=regime, reason=NoBudget(), since_ms=1))
-    before, changes = dict(fleet.store.documents), len(fleet.leases.changes)
-    snapshot = await snapshot_of(fleet, budget_cents_per_day=budget)
-    assert snapshot.is_thrifty == thrifty
-    assert snapshot.draw == SeededEntropy(7).token()
-    assert {lease.lease_owner for lease in snapshot.survey.leases} == {"f-s0001"}
-    # Nothing is written.
-    assert fleet.store.documents == before
-    assert len(fleet.leases.changes) == changes

@@ -10,8 +10,7 @@ import tomllib
 from pathlib import Path
 
 from shardfleet.domain.balance.loads import Loads, WorkerUse
-from shardfleet.domain.cost.estimate import Consumption
-from shardfleet.domain.cost.spending import Chosen, Regime
+from shardfleet.domain.cost.usage import Consumption
 from shardfleet.domain.delivery.lanes import LanesNote
 from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.delivery.windows import WindowNote
@@ -33,7 +32,6 @@ from shardfleet.domain.stream.gone_shards import GoneNote
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber, StreamIncarnation
 from shardfleet.domain.turn_log import Entry, Happening, Place
 from shardfleet.engine.manager.history import History
-from shardfleet.engine.manager.spending import RegimeRecord
 from shardfleet.engine.ports import Document
 from shardfleet.engine.state.beside import KnownTip, LeaseNotes, raise_generation
 from shardfleet.engine.state.fleet_state import FleetState
@@ -106,9 +104,6 @@ async def write_all(store):
     )
     await History(store).write_turn(NOW_MS, [entry])
     await History(store).write_places({}, {KEY: Place(NOW_MS, entry)})
-    await RegimeRecord(store).write(
-        Chosen(name=Regime.THRIFTY, reason=HoldsFewest(1), since_ms=NOW_MS)
-    )
     offers = OfferLauncher(store, host="pod-1", clock=VirtualClock(), failover_ms=10_000)
     await offers.beat(NOW_MS, is_leaving=True)
     await offers.start("f-s0001-3-0", SLOT_RECORD.slot_input().execution_text())

@@ -233,7 +233,7 @@ def test_a_handler_may_write_the_documents_of_the_worker(enforced, kind):
 # Hostile code in a handler has the worker's rights: it may not stop the fleet by these.
 @pytest.mark.parametrize(
     "kind",
-    ["lock", "plan", "sightings", "loads", "handovers", "pause", "regime", "ledger", "slots"],
+    ["lock", "plan", "sightings", "loads", "handovers", "pause", "ledger", "slots"],
 )
 def test_a_handler_is_refused_the_managers_documents(enforced, kind):
     refusal = invoke(enforced, kind, "documents")

@@ -22,6 +22,7 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -254,19 +255,41 @@ def table_pools(clients: "AwsClients", pool: "ThreadPool") -> "TablePools":
 
 @asynccontextmanager
 async def _opened(name: FleetName) -> AsyncIterator[FleetAccess]:
-    async with _opened_as(await asyncio.to_thread(fleet_config, name)) as access:
+    config = await asyncio.to_thread(fleet_config, name)
+    async with _opened_as(config, call=partial(call_manager, name)) as access:
         yield access
 
 
+def call_manager(name: FleetName) -> None:
+    """
+    Invoke a fleet's manager, and do not wait for it; processes that run a fleet need no call.
+
+    Raises:
+        ShardfleetError: it cannot be found, or may not be invoked.
+
+    """
+    import boto3
+
+    from shardfleet.adapters.sdk_errors import SdkCall
+
+    manager = find_fleet(name).manager
+    if manager:
+        functions = boto3.session.Session().client("lambda")
+        call = SdkCall(f"Invoke of {manager}")
+        call.run(functions.invoke, FunctionName=manager, InvocationType="Event")
+
+
 @asynccontextmanager
-async def _opened_as(config: FleetConfig) -> AsyncIterator[FleetAccess]:
+async def _opened_as(
+    config: FleetConfig, *, call: Callable[[], None] = lambda: None
+) -> AsyncIterator[FleetAccess]:
     from shardfleet.adapters.clients.aws_clients import AwsClients, ConnectionLimits, region_of
     from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
     from shardfleet.adapters.dynamodb.leases import DynamoDBLeaseStore
     from shardfleet.adapters.dynamodb.state import DynamoDBStateStore
     from shardfleet.adapters.kinesis.polling import KinesisPolling
-    from shardfleet.engine.state.fleet_state import FleetState
     from shardfleet.producer.kinesis_writer import KinesisWriter
+    from shardfleet_ops.aws.calling_state import CallingState
     from shardfleet_ops.aws.owner_index import DynamoDBOwnerIndex
 
     limits = ConnectionLimits(writes=CALLS_AT_ONCE, reads=CALLS_AT_ONCE, streams=CALLS_AT_ONCE)
@@ -277,7 +300,7 @@ async def _opened_as(config: FleetConfig) -> AsyncIterator[FleetAccess]:
         yield FleetAccess(
             config=config,
             leases=DynamoDBLeaseStore(config.lease_table, pools, events=NobodyListens()),
-            state=FleetState(DynamoDBStateStore(config.state_table, pools), clock),
+            state=CallingState(DynamoDBStateStore(config.state_table, pools), clock, call=call),
             stream=KinesisPolling(
                 config.stream_arn,
                 records=clients.stream_records,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
-from shardfleet.domain.cost.spending import Regime
 from shardfleet.domain.delivery.stops import MissingShard, StopNote
 from shardfleet.domain.reasons import reason_of_json
 from shardfleet.domain.sleep.sleep import plan_naps
@@ -18,7 +17,6 @@ from shardfleet.domain.turn import TurnSnapshot
 from shardfleet.engine.manager.history import History
 from shardfleet.engine.manager.losses import LossWatch
 from shardfleet.engine.manager.observe import Observer
-from shardfleet.engine.manager.spending import RegimeRecord
 from shardfleet.engine.ports import Clock, Entropy, LeaseStore, StreamDirectory
 from shardfleet.engine.state.documents import UnreadableDocument
 from shardfleet.engine.state.fleet_state import FleetState
@@ -162,11 +160,6 @@ async def read_snapshot(
         config, leases=leases, state=state, stream=stream, clock=clock, losses=losses
     )
     snapshot, incarnation = await observer.observe(), await state.known_incarnation()
-    regime = await RegimeRecord(state.store).read() if config.budget_cents_per_day else None
-    snapshot = replace(
-        snapshot,
-        is_thrifty=regime is not None and regime.name is not Regime.EAGER,
-        draw=entropy.token(),
-    )
+    snapshot = replace(snapshot, draw=entropy.token())
     created_ms = 0 if incarnation is None else incarnation.created_ms
     return (await observer.plan(snapshot, created_ms=created_ms)).snapshot

@@ -22,7 +22,6 @@ NOT_DRAWN: Mapping[str, tuple[str, ...]] = {
         "max_aggregate_records",
         "max_aggregate_bytes",
     ),
-    "a fleet that pauses until midnight handles nothing more": ("over_budget",),
     "what clocks differ by in a simulation is measured against it": (
         "clock_skew_ms",
         "start_allowance_ms",

@@ -43,7 +43,6 @@ _CHANGED_ONE_IN = 6
 OTHERWISE: Mapping[str, tuple[Any, ...]] = {
     "assignment": ("count",),
     "batch_window_ms": (300, 2_000),
-    "budget_cents_per_day": (1, 500),
     "busy_read_ms": (400, 1_000),
     "dampening_percent": (20, 100),
     "failover_ms": (3_000, 6_000, 30_000, 60_000),

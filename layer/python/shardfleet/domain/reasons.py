@@ -40,8 +40,6 @@ class _Wording(Formatter):
                 return f"{value / 1000:.0f} s"
             case "tenths":
                 return f"{value / 10:.1f}"
-            case "dollars":
-                return f"${value / 100:.2f}"
             case "instant":
                 return datetime.fromtimestamp(value / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             case _:
@@ -757,68 +755,6 @@ class UpkeepFailed(Reason, frozen=True):
 
     task: str
     error: str
-
-
-# --- lag and money
-
-
-class NoBudget(Reason, frozen=True):
-    """Nothing limits what is spent."""
-
-    _words = "there is no budget"
-
-
-class BudgetSpent(Reason, frozen=True):
-    """The day's budget is gone, and nothing is to be read then."""
-
-    _words = (
-        "{spent_cents:dollars} of {budget_cents:dollars} are spent today, and reading on was not "
-        "wanted then"
-    )
-
-    spent_cents: int
-    budget_cents: int
-
-
-class DayComesTo(Reason, frozen=True):
-    """What the day will have cost at its end."""
-
-    _words = (
-        "the day comes to {expected_cents:dollars} at this rate, the budget is "
-        "{budget_cents:dollars}"
-    )
-
-    expected_cents: int
-    budget_cents: int
-
-
-_LATE = "a shard is {lag_ms:seconds} behind, the objective is {objective_ms:seconds}"
-
-
-class ObjectiveMissed(Reason, frozen=True):
-    """A shard is further behind than it may be."""
-
-    _words = _LATE
-
-    lag_ms: int
-    objective_ms: int
-
-
-class BudgetGivenUp(ObjectiveMissed, frozen=True):
-    """The same, and that is worth more than the budget."""
-
-    _words = _LATE + "; the budget is given up for it: {cost}"
-
-    cost: Reason
-
-
-class RegimeIs(Reason, frozen=True):
-    """How eager the fleet is from now on."""
-
-    _words = "{regime}, {why}"
-
-    regime: str
-    why: Reason
 
 
 # --- what others did

@@ -113,7 +113,6 @@ class TurnSnapshot(Struct, frozen=True, kw_only=True):
         pace: of sizing, as kept.
         loads: what was compared in the turn before.
         kcl3: what a KCL 3 keeps beside the leases.
-        is_thrifty: for money's sake no more slots than the leases need, whatever ``min_workers``.
         rebalance: load is evened out in this turn.
         draw: what the greedy strategy shuffles by; another one in each turn.
         versions: kind and id to the version of documents that the plan may change.
@@ -141,7 +140,6 @@ class TurnSnapshot(Struct, frozen=True, kw_only=True):
     pace: Pace = field(default_factory=Pace)
     loads: Loads = field(default_factory=Loads)
     kcl3: Kcl3 = field(default_factory=Kcl3)
-    is_thrifty: bool = False
     rebalance: bool = True
     draw: str = ""
     versions: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -295,12 +293,33 @@ class TurnPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def is_calm(self) -> bool:
-        """Return whether this turn had nothing to do, and no slot is missing or too many."""
+        """
+        Return whether nothing moves, so that the schedule's next invocation is soon enough.
+
+        Every lease that is to be read has an owner who renews it, none is on its way to another or
+        not taken up yet, none is to be deleted, no slot is silent, missing or too many, and no Java
+        worker is there.
+        """
         alive = (SlotState.STARTING, SlotState.RUNNING)
-        slots = sum(slot.state in alive for slot in self.snapshot.slots)
-        decided = self.assignment.assignments or self.sync.create or self.sync.suspects
-        idle = all(each.task is SlotTask.NOTHING for each in self.slots.decisions)
-        return not self.losses.expired and not decided and idle and slots == self.slots.wanted
+        slots = [slot for slot in self.snapshot.slots if slot.state in alive]
+        moves = (
+            *(self.losses.expired, self.losses.handovers, self.assignment.assignments),
+            *(self.sync.create, self.sync.suspects, self.sync.problems, self.kcl3.others),
+            *(self.clean_up, any(slot.served_seq < slot.assign_seq for slot in slots)),
+            any(each.task is not SlotTask.NOTHING for each in self.slots.decisions),
+        )
+        return not any(moves) and len(slots) == self.slots.wanted and not self._unclaimed
+
+    @property
+    def _unclaimed(self) -> bool:
+        """Return whether a lease has no owner and might: it rests not, nor waits for a parent."""
+        unfinished = {lease.lease_key for lease in self.unfinished}
+        resting = self.paused.keys() | self.sleepers.asleep.keys()
+        return any(
+            lease.effective_owner is None and unfinished.isdisjoint(lease.parent_shard_ids)
+            for lease in self.unfinished
+            if lease.lease_key not in resting
+        )
 
     @property
     def is_awake(self) -> bool:
@@ -614,7 +633,7 @@ def _slots(
         _slot_needs(config, snapshot, unfinished, held=beside.holders),
         unfinished=to_read,
         pace=snapshot.pace,
-        limits=_sizing_limits(config, is_thrifty=snapshot.is_thrifty),
+        limits=_sizing_limits(config),
         now_ms=snapshot.at_ms,
     )
     facts = SlotFacts(
@@ -641,11 +660,10 @@ def _restarts(slots: Sequence[Slot], plan: SlotPlan, unfinished: Sequence[Lease]
     )
 
 
-def _sizing_limits(config: FleetConfig, *, is_thrifty: bool) -> SizingLimits:
-    """Return what sizes the fleet; a thrifty one keeps no more slots than the leases need."""
+def _sizing_limits(config: FleetConfig) -> SizingLimits:
     return SizingLimits(
         leases_per_worker=config.leases_per_worker,
-        min_workers=min(1, config.min_workers) if is_thrifty else config.min_workers,
+        min_workers=config.min_workers,
         max_workers=config.max_workers,
         target=config.target_percent / 100,
         lag_most_ms=config.lag_objective_ms or LAG_MOST_MS,

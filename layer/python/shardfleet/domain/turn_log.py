@@ -32,7 +32,6 @@ from shardfleet.domain.reasons import (
     OfAnotherApplication,
     PutBack,
     Reason,
-    RegimeIs,
     ThereAlready,
     TookItself,
     UpkeepFailed,
@@ -43,7 +42,6 @@ from shardfleet.domain.reasons import (
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import SlotTask
 from shardfleet.events.base import Event
-from shardfleet.events.cost import RegimeChosen
 from shardfleet.events.manager import (
     AssignmentLost,
     HandoverForced,
@@ -86,7 +84,6 @@ class Happening(StrEnum):
     STAYS = "STAYS"  # why a lease that is not needed is still there
     LISTING = "LISTING"  # why no lease was made from the list of shards
     SIZED = "SIZED"  # how many worker slots are wanted
-    REGIME = "REGIME"  # how eager the fleet is, for lag and money
     SLOT_SILENT = "SLOT_SILENT"  # no sign of life
 
 
@@ -150,7 +147,6 @@ TELLING = (
     AssignmentLost,
     SlotStarted,
     SlotUpkeepFailed,
-    RegimeChosen,
 )
 
 
@@ -202,10 +198,6 @@ def _entry_of_slot(event: Event) -> Entry | None:
             is_again = isinstance(reason, ClosedBeforeHeartbeat | ExecutionOver)
             what = Happening.SLOT_RESTARTED if is_again else Happening.SLOT_STARTED
             return Entry(what=what, subject=slot_id, worker_id=worker_id, reason=reason)
-        case RegimeChosen(regime=regime, reason=reason):
-            return Entry(
-                what=Happening.REGIME, subject=FLEET, reason=RegimeIs(regime.lower(), reason)
-            )
         case SlotUpkeepFailed(slot_id=slot_id, task=task, error=error):
             return Entry(
                 what=Happening.SLOT_FAILED, subject=slot_id, reason=UpkeepFailed(task, error)
@@ -267,7 +259,6 @@ _TEMPLATES = {
     Happening.STAYS: "Its lease is kept although the shard is read to its end{reason}.",
     Happening.LISTING: "No lease could be made from the list of shards{reason}.",
     Happening.SIZED: "The fleet was sized{reason}.",
-    Happening.REGIME: "The fleet goes on otherwise{reason}.",
     Happening.SLOT_STARTED: "{worker} was started{reason}.",
     Happening.SLOT_RESTARTED: "{worker} was started again{reason}.",
     Happening.SLOT_DRAINED: "{worker} was asked to hand over its shards and end{reason}.",

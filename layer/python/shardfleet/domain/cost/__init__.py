@@ -1,1 +1,1 @@
-"""What a fleet costs, and how eager its budget lets it be."""
+"""What a fleet has used, and what that costs."""

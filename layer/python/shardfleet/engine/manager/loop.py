@@ -3,7 +3,8 @@ One manager invocation: several turns at its own pace, one manager at a time (ha
 
 Prompts are a counter that is read each second; a turn begins early when it has risen, or when an
 owner is found lost by a look at the leases each third of the failover time. With
-nothing awake the invocation does one turn and returns; while shards sleep it stays for the looks
+nothing awake, or nothing that moves, the invocation does one turn and returns: the schedule's next
+one is soon enough. While shards sleep it stays for the looks
 at them that the schedule is too rare for, and takes a turn when one of them is to be woken (H14).
 """
 
@@ -139,7 +140,7 @@ class _Run:
                 return True
             now_ms = clock.monotonic_ms()
             if now_ms >= stay_ms:
-                return False
+                return now_ms < self._end_ms and await self._is_prompted(prompts)
             works = awake and now_ms < self._end_ms
             if works and (turn_ms <= now_ms or await self._loses()):
                 return True
@@ -147,9 +148,13 @@ class _Run:
             watch_ms = self._manager.losses.next_ms if works else until_ms
             until_ms = min(until_ms, self._next_look_ms(), watch_ms)
             await clock.sleep_ms(max(0, min(until_ms - now_ms, PROMPT_POLL_MS)))
-            with suppress(ShardfleetError):
-                if await self._ports.state.prompts() > prompts:
-                    return clock.monotonic_ms() < stay_ms
+            if await self._is_prompted(prompts):
+                return clock.monotonic_ms() < stay_ms
+
+    async def _is_prompted(self, prompts: int) -> bool:
+        with suppress(ShardfleetError):
+            return await self._ports.state.prompts() > prompts
+        return False
 
     async def _loses(self) -> bool:
         """Look for lost owners if it is time; return whether one is to be replaced."""

@@ -21,7 +21,6 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import Assignment
 from shardfleet.domain.balance.kcl3 import of_our_application
 from shardfleet.domain.balance.strategy import STRATEGIES
-from shardfleet.domain.cost.spending import Regime
 from shardfleet.domain.leases.changes import create as creation
 from shardfleet.domain.leases.foreign_leases import refuse_to_begin
 from shardfleet.domain.leases.lease import (
@@ -43,7 +42,6 @@ from shardfleet.engine.manager.observe import Observer
 from shardfleet.engine.manager.prober import Prober
 from shardfleet.engine.manager.report import TurnReport, report_turn
 from shardfleet.engine.manager.slots import SlotUpkeep
-from shardfleet.engine.manager.spending import RegimeKeeper
 from shardfleet.engine.manager.sweep import sweep
 from shardfleet.engine.ports import (
     Clock,
@@ -95,7 +93,7 @@ class LeaseManager:
     Runs turns; holds nothing between them but their count and what it has seen.
 
     Attributes:
-        rests: after a turn: for money's sake the next one may wait for the schedule.
+        rests: after a turn: nothing moves, so the next one may wait for the schedule.
         losses: looks for lost owners between turns.
         prober: looks at sleeping shards between turns.
 
@@ -126,7 +124,6 @@ class LeaseManager:
         self.rests = False
         leases, events = ports.leases, ports.events
         stream, clock = ports.stream, ports.clock
-        self._regimes = RegimeKeeper(config, store=state.store, clock=clock, events=events)
         self.losses = losses or LossWatch(config, leases=leases, state=state, clock=clock)
         self._observer = Observer(
             config, leases=leases, state=state, stream=stream, clock=clock, losses=self.losses
@@ -153,7 +150,6 @@ class LeaseManager:
         """
         incarnation = await self._ports.stream.incarnation()
         await self._check(incarnation)
-        await self._regimes.begin()
         plan = await self._plan(incarnation)
         await self._carry_out(plan, created_ms=incarnation.created_ms)
         self._turns += 1
@@ -163,10 +159,10 @@ class LeaseManager:
             quiet_ms=self.prober.quiet_ms,
             unreadable=self._inspector.take(),
         )
-        self.rests = plan.snapshot.is_thrifty and plan.is_calm and not plan.kcl3.others
         ports = self._ports
         done = await report_turn(ports.state, ports.events, report, config=self._config)
-        await self._regimes.choose(done.millis_behind_latest_max)
+        is_late = 0 < self._config.lag_objective_ms < done.millis_behind_latest_max
+        self.rests = plan.is_calm and not is_late
         await self._history.keep(report)
         if self._refusal is not None:
             raise self._refusal
@@ -195,7 +191,6 @@ class LeaseManager:
                 survey,
                 ours={slot.worker_id for slot in snapshot.slots},
             ),
-            is_thrifty=self._regimes.name is not Regime.EAGER,
             rebalance=self._turns % config.rebalance_turns == 0,
             draw=self._ports.entropy.token() if STRATEGIES[config.assignment].draws else "",
         )

@@ -16,8 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shardfleet.domain.balance.loads import WorkerUse
-from shardfleet.domain.cost.estimate import Consumption, LedgerPage
-from shardfleet.domain.cost.spending import Regime
+from shardfleet.domain.cost.usage import Consumption, LedgerPage
 from shardfleet.domain.delivery.lanes import DoneAhead, LanesNote
 from shardfleet.domain.delivery.progress import read_position
 from shardfleet.domain.delivery.stops import StopNote
@@ -175,14 +174,6 @@ class LastPlan(msgspec.Struct, frozen=True):
     left: list[_KeyAndWhy] = []
     slots: list[_SlotAndWhy] = []
     kept: list[_KeyAndWhy] = []
-
-
-class RegimeBody(msgspec.Struct, frozen=True):
-    """The regime that is in force, and why."""
-
-    name: Regime
-    reason: JsonReason
-    since_ms: int
 
 
 class _GoneBody(msgspec.Struct, frozen=True):
@@ -383,7 +374,6 @@ OFFER: DocumentKind[Offer] = DocumentKind("offer", Offer, id_field="name")
 HOST: DocumentKind[Host] = DocumentKind("host", Host, id_field="name")
 CONFIG: DocumentKind[KeptConfig] = DocumentKind("config", KeptConfig)
 PACE: DocumentKind[Pace] = DocumentKind("pace", Pace)
-REGIME: DocumentKind[RegimeBody] = DocumentKind("regime", RegimeBody)
 FOREIGN: DocumentKind[Foreign] = DocumentKind("foreign", Foreign)
 PLAN: DocumentKind[LastPlan] = DocumentKind("plan", LastPlan)
 TURN: DocumentKind[Turn] = DocumentKind("turn", Turn)
