@@ -167,7 +167,7 @@ def kill_a_busy_worker(fleet, *, but_not=()):
 def test_a_record_that_fails_for_good_is_lag_and_in_the_end_loss(fleet):
     """handler_errors, stopped_shards, lag, data_loss, page"""
     fleet.put(b"poison", keys=("a",))
-    fleet.wait_for("ALARM", "stopped_shards", "lag", "data_loss", "page")
+    fleet.wait_for("ALARM", "stopped_shards", "broken", "lag", "data_loss", "page")
 
     (fleet.steer / "cured").touch()
     fleet.resume()
@@ -177,11 +177,11 @@ def test_a_record_that_fails_for_good_is_lag_and_in_the_end_loss(fleet):
 
 def test_a_record_that_fails_again_and_again_is_handler_errors(fleet):
     fleet.put(b"poison", keys=("a",))
-    fleet.wait_for("ALARM", "handler_errors")
+    fleet.wait_for("ALARM", "handler_errors", "trouble")
 
     (fleet.steer / "cured").touch()
     fleet.resume()
-    fleet.wait_for("OK", "handler_errors", "stopped_shards", "page")
+    fleet.wait_for("OK", "handler_errors", "stopped_shards", "broken", "trouble", "page")
     (fleet.steer / "cured").unlink()
 
 
@@ -239,7 +239,7 @@ def test_a_paused_fleet_rings_for_its_lag_and_not_for_missing_workers(fleet):
 def test_a_handler_that_hangs_is_silence_and_a_fleet_that_never_catches_up(fleet):
     (fleet.steer / "hang").touch()
     with fed(fleet):
-        fleet.wait_for("ALARM", "silent", "never_caught_up", "page")
+        fleet.wait_for("ALARM", "silent", "never_caught_up", "lag", "data_loss", "page")
         (fleet.steer / "hang").unlink()
         fleet.wait_for("OK", "silent", "page")
     fleet.wait_for("OK", "never_caught_up")
@@ -264,7 +264,7 @@ def test_a_schedule_whose_target_is_gone_pages_until_its_dead_letters_are_purged
         return {**target, "Arn": target["Arn"] + "-gone"}
 
     with schedule_changed(fleet, Target=to_nowhere):
-        fleet.wait_for("ALARM", "schedule", "page")
+        fleet.wait_for("ALARM", "schedule", "manager", "page")
     purge(fleet, "DeadLetters")
     fleet.wait_for("OK", "schedule")
 
@@ -276,6 +276,8 @@ def test_a_stopped_execution_is_told_and_its_slot_starts_again(fleet):
     fleet.wait_for("OK", "executions")
     kill_a_busy_worker(fleet)
     eventually(lambda: running(fleet), what="the slot's next execution")
+    fleet.wait_for("ALARM", "trouble")
+    fleet.wait_for("OK", "trouble")
 
 
 def test_workers_killed_again_and_again_are_worker_errors(fleet):
@@ -285,7 +287,7 @@ def test_workers_killed_again_and_again_are_worker_errors(fleet):
         killed.append(kill_a_busy_worker(fleet, but_not=killed))
         # One that dies while it initialises is started again within the same invocation.
         eventually(lambda begun=begun: turns_begun(fleet) > begun, what="the next worker's turn")
-    fleet.wait_for("ALARM", "worker_errors")
+    fleet.wait_for("ALARM", "worker_errors", "trouble")
     fleet.wait_for("OK", "worker_errors")
 
 
@@ -295,6 +297,7 @@ def test_without_the_right_to_start_workers_leases_are_unclaimed_and_their_lag_u
         fleet.command("drain", "--yes")
         fleet.command("resume", "--all", "--yes")
         fleet.wait_for("ALARM", "unclaimed_leases", "slots_missing", "unknown_lag", "page")
+        fleet.wait_for("ALARM", "uncovered", "trouble")
     fleet.wait_for("OK", "unclaimed_leases", "slots_missing", "unknown_lag", "page")
     with without_right(fleet, "FleetManagerRole", "Slots"):
         # A worker that is lost, and of which nothing can be found out, is missing as well.
@@ -311,7 +314,7 @@ def test_a_function_without_concurrency_is_lambda_throttles(fleet):
     def refused():
         with contextlib.suppress(functions.exceptions.TooManyRequestsException):
             functions.invoke(FunctionName=name, InvocationType="RequestResponse")
-        return fleet.states()["lambda_throttles"] == "ALARM"
+        return {fleet.states()[name] for name in ("lambda_throttles", "manager")} == {"ALARM"}
 
     eventually(refused, what=lambda: f"lambda_throttles: {fleet.states()}")
     functions.delete_function_concurrency(FunctionName=name)
@@ -321,14 +324,14 @@ def test_a_function_without_concurrency_is_lambda_throttles(fleet):
 def test_reads_that_kinesis_throttles_are_throttles(fleet):
     with fed(fleet):
         fleet.fleet.inject({"Kind": "ThrottleReads", "DurationMs": 40_000})
-        fleet.wait_for("ALARM", "throttles")
+        fleet.wait_for("ALARM", "throttles", "trouble")
         fleet.wait_for("OK", "throttles", "lag", "silent")
 
 
 def test_turns_that_cannot_list_shards_are_manager_errors(fleet):
     fault = {"Kind": "Failure", "Operation": "ListShards", "Code": "LimitExceededException"}
     fleet.fleet.inject({**fault, "DurationMs": 30_000})
-    fleet.wait_for("ALARM", "manager_errors")
+    fleet.wait_for("ALARM", "manager_errors", "trouble")
     fleet.wait_for("OK", "manager_errors", "manager", "page")
 
 
@@ -336,7 +339,7 @@ def test_a_finished_lease_of_an_open_shard_pages(fleet):
     """As a person's or another program's mistake in the table: nobody would ever read the shard."""
     lease = fleet.fleet.leases()[0]
     change_lease(fleet, lease.lease_key, checkpoint="SHARD_END")
-    fleet.wait_for("ALARM", "unread_shards", "holes", "page")
+    fleet.wait_for("ALARM", "unread_shards", "holes", "uncovered", "page")
 
     change_lease(fleet, lease.lease_key, checkpoint=lease.checkpoint.sequence_number)
     kill_a_busy_worker(fleet)  # A turn that has seen a shard finished reads it no more.
@@ -346,7 +349,7 @@ def test_a_finished_lease_of_an_open_shard_pages(fleet):
 def test_an_item_of_the_lease_table_that_nobody_can_read_pages(fleet):
     lease = fleet.fleet.leases()[0]
     change_lease(fleet, lease.lease_key, checkpoint="no number")
-    fleet.wait_for("ALARM", "unreadable_leases", "page")
+    fleet.wait_for("ALARM", "unreadable_leases", "broken", "page")
 
     change_lease(fleet, lease.lease_key, checkpoint=lease.checkpoint.sequence_number)
     fleet.wait_for("OK", "unreadable_leases", "unclaimed_leases", "unknown_lag", "page")
@@ -368,7 +371,7 @@ def test_nonsense_that_a_worker_s_role_writes_into_each_kind_stops_nobody_and_is
     with fed(fleet):
         eventually((fleet.steer / "nonsense.done").exists, what="the handler has written")
         began = time.monotonic()
-        fleet.wait_for("ALARM", "unreadable_documents")
+        fleet.wait_for("ALARM", "unreadable_documents", "trouble")
         assert time.monotonic() - began < 120
         names = {f"{kind}/{name}" for kind, name in spoiled.items()}
         told = eventually(
@@ -407,7 +410,7 @@ def test_a_lease_that_somebody_deletes_is_made_again_and_told(fleet):
     (fleet.steer / "cured").touch()
     key = {"leaseKey": {"S": lease.lease_key}}
     fleet.client("dynamodb").delete_item(TableName=fleet.output("LeaseTable"), Key=key)
-    fleet.wait_for("ALARM", "lost_leases")
+    fleet.wait_for("ALARM", "lost_leases", "trouble")
 
     def is_read_again():
         found = {each.lease_key: each for each in fleet.fleet.leases()}
@@ -433,7 +436,7 @@ def test_a_shard_that_left_the_stream_unread_pages_and_ends_when_a_person_says_s
     )
     fleet.wait_for("ALARM", "stopped_shards", "page")
     fleet.command("release", "shardId-000000009999", "--ended", "--yes")
-    fleet.wait_for("ALARM", "records_lost", "page")
+    fleet.wait_for("ALARM", "records_lost", "broken", "page")
     fleet.wait_for("OK", "records_lost", "stopped_shards", "page")
 
 
@@ -443,7 +446,7 @@ def test_another_application_on_the_lease_table_is_lease_churn(fleet):
     try:
         fleet.wait_for("OK", "lease_churn")
         change_lease(fleet, fleet.fleet.leases()[0].lease_key, leaseOwner="another-application")
-        fleet.wait_for("ALARM", "lease_churn")
+        fleet.wait_for("ALARM", "lease_churn", "trouble")
         fleet.wait_for("OK", "lease_churn")
     finally:
         fleet.fleet.aws.scale_alarm_periods(SCALE)
@@ -452,7 +455,7 @@ def test_another_application_on_the_lease_table_is_lease_churn(fleet):
 def test_a_given_up_record_that_nobody_looks_at_is_told_and_then_pages(quarantined):
     fleet = quarantined
     fleet.put(b"poison", keys=("a",))
-    fleet.wait_for("ALARM", "quarantine")
+    fleet.wait_for("ALARM", "quarantine", "trouble")
     fleet.wait_for("ALARM", "quarantine_age", "page")
 
     purge(fleet, "FailedRecords")

@@ -4,9 +4,13 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 
 from shardfleet_local.rig.fleet import FleetPlan, running_fleet
 
@@ -23,6 +27,7 @@ SOONER = {
     "handler_errors": {"datapoints": 1, "periods": 1},
     "throttles": {"threshold": 5},
     "lease_churn": {"threshold": 0},
+    "trouble": {"threshold": 2},
     "hot_shard": {"threshold": 1.5, "datapoints": 2, "periods": 2},
 }
 QUICK = {
@@ -115,6 +120,38 @@ def eventually(question, *, what, deadline_s=DEADLINE_S):
     return answer
 
 
+class MinuteKeeper(threading.Thread):
+    """
+    Invokes the manager as often as its schedule would, were a minute as short as the alarms' is.
+
+    It does so while the schedule is enabled and has the manager as its target.
+    """
+
+    def __init__(self, fleet):
+        super().__init__(daemon=True)
+        self._fleet = fleet
+        self._over = threading.Event()
+
+    def run(self):
+        """Invoke, wait for the answer, and look again."""
+        scheduler = self._fleet.aws.client("scheduler")
+        functions = self._fleet.aws.client(
+            "lambda", Config(read_timeout=90, retries={"total_max_attempts": 1})
+        )
+        manager = self._fleet.stack.outputs["ManagerFunction"]
+        (name,) = (each["Name"] for each in scheduler.list_schedules()["Schedules"])
+        while not self._over.wait(60 * SCALE / 3):
+            with contextlib.suppress(ClientError, BotoCoreError):
+                found = scheduler.get_schedule(Name=name)
+                is_there = found["Target"]["Arn"].rpartition(":")[2] in (manager, "live")
+                if found["State"] == "ENABLED" and is_there:
+                    functions.invoke(FunctionName=manager)
+
+    def stop(self):
+        """Invoke no more."""
+        self._over.set()
+
+
 @contextlib.contextmanager
 def watched(folder, *, shards=2, config=None, worker=None, alarms=None):
     """Deploy the repository's stack with a steered handler and IAM enforced."""
@@ -143,4 +180,7 @@ def watched(folder, *, shards=2, config=None, worker=None, alarms=None):
             alarm["AlarmDescription"].rpartition("#")[2]: alarm["AlarmName"]
             for alarm in found["MetricAlarms"] + found["CompositeAlarms"]
         }
+        keeper = MinuteKeeper(fleet)
+        keeper.start()
         yield Watched(fleet, names, steer)
+        keeper.stop()

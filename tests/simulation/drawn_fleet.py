@@ -41,7 +41,7 @@ class DrawnFleet(Fleet):
             graceful_handover=draw.random() < 0.7,
             initial_position=draw.choice(("LATEST", "TRIM_HORIZON")),
             sleep=draw.random() < 0.7,
-            lag_objective_ms=120_000,
+            lag_objective_ms=draw.choice((0, 120_000)),
             scale_down_ms=60_000,
         )
         self.stream = MemoryStream(self.clock, shards=draw.choice((1, 4, 9)))
@@ -179,7 +179,7 @@ class DrawnFleet(Fleet):
             del self.leases.leases[self._draw.choice(leases).lease_key]
 
     async def _people(self):
-        """Pause, resume, stop, let go on; choose how eager the fleet is."""
+        """Pause, resume, stop, let go on."""
         leases, now_ms = sorted(self.leases.leases), self.clock.now_ms()
         if leases and self._chance(0.1):
             key, pauses = self._draw.choice(leases), PauseRecord(self.store)

@@ -14,10 +14,8 @@ from shardfleet_testkit.memory import SeededEntropy
 from tests.simulation.drawn_fleet import DrawnFleet
 
 SEEDS, TURNS = range(1, 26), 40
-# What comes of the lag that a turn reports is chosen when it is over.
-AFTER_THE_TURN = {Happening.REGIME}
 OFTEN = {
-    *("a stop", "a sleeping shard", "thrift", "a lost worker", "a fresh assignment"),
+    *("a stop", "a sleeping shard", "a lost worker", "a fresh assignment"),
     *("a pause", "another application"),
     *(Happening.CREATED, Happening.ASSIGNED, Happening.TAKEN_OVER, Happening.HANDOVER),
     *(Happening.WOKEN, Happening.SLOT_STARTED, Happening.SLOT_RESTARTED),
@@ -57,7 +55,7 @@ def done_in(fleet, report):
         for slot in plan.snapshot.slots
         if slot.slot_id in tasks and tasks[slot.slot_id].task is SlotTask.LEAVE
     ]
-    return [entry for entry in told if entry and entry.what not in AFTER_THE_TURN] + leaves
+    return [entry for entry in told if entry] + leaves
 
 
 def in_order(entries):
@@ -69,7 +67,6 @@ def situations(snapshot, plan):
     return {
         "a stop": snapshot.stopped,
         "a sleeping shard": plan.sleepers.asleep,
-        "thrift": snapshot.is_thrifty,
         "a lost worker": plan.losses.expired,
         "a fresh assignment": plan.losses.graces,
         "a pause": plan.paused,
