@@ -180,6 +180,25 @@ ANSWERS = {
         }
     },
     "sns": {"Publish": {"MessageId": "m"}},
+    "cloudwatch": {
+        "DescribeAlarms": {
+            "MetricAlarms": [
+                {
+                    "AlarmName": "lag",
+                    "Metrics": [
+                        {
+                            "Id": "m1",
+                            "MetricStat": {
+                                "Metric": {"Namespace": "n", "MetricName": "lag"},
+                                "Period": 60,
+                                "Stat": "Maximum",
+                            },
+                        }
+                    ],
+                }
+            ]
+        }
+    },
     "lambda": {
         "GetFunctionConfiguration": {
             "FunctionName": "manager",

@@ -310,7 +310,7 @@ def test_what_each_invocation_used_is_in_the_ledger_by_writer(fleet, monkeypatch
     assert (manager["requests"], manager["scheduled_runs"], manager["transitions"]) == (2, 2, 0)
     assert manager["mb_ms"] > 2 * 100 * 512
     assert min(manager["read_tenths"], manager["write_tenths"], manager["log_bytes"]) > 0
-    assert {"total_leases", "manager_turn_ms"} <= names
+    assert {"total_leases", "uncovered"} <= names
     worker, names = used("s0001")
     assert (worker["requests"], worker["transitions"]) == (1, 2)
     assert worker["write_tenths"] > 0

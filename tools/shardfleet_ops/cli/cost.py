@@ -105,7 +105,7 @@ def around_of(name: FleetName) -> dict[str, Any]:
         alarms = fleet.of_type("AWS::CloudWatch::Alarm")
         # Without names it would tell of all alarms that there are; a fleet has some dozens.
         call, names = SdkCall("DescribeAlarms"), {"AlarmNames": alarms, "MaxRecords": 100}
-        watched = call.run(watch.describe_alarms, **names)["MetricAlarms"] if alarms else []
+        watched = call.run(watch.describe_alarms, **names).get("MetricAlarms", []) if alarms else []
         call, arn = SdkCall("DescribeStreamSummary"), fleet.config.stream_arn
         kinesis = session.client("kinesis", region_name=region_of(arn))
         summary = call.run(kinesis.describe_stream_summary, StreamARN=arn)
