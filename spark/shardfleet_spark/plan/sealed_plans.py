@@ -120,15 +120,15 @@ class SealedPlans:
         found, is_whole = executed_seals(stored, seals=len(token.groups))
         if not is_whole:
             self._miss(token)
-        told = noted_losses(stored)
+        notes = noted_losses(stored)
         open_groups = [number for number in range(len(token.groups)) if number not in found]
         if not is_whole or token.key == self._read_anew:
-            told.append(_anew(token))
+            notes.append(_anew(token))
         elif open_groups and token.run != self._run:
-            told.append(_open(token, len(open_groups)))
+            notes.append(_open(token, len(open_groups)))
         for number in open_groups:
             found[number] = await self._close(store, token, number)
-        return found, told
+        return found, notes
 
     async def _close(self, store: SealStore, token: PlanToken, number: int) -> Seal:
         key, seal = SealKey(token.sid, token.key, number), unread_seal(token.groups[number])
