@@ -6,11 +6,11 @@ from shardfleet.errors import RightMissing
 from shardfleet_ops.aws.calling_state import CallingState
 from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import MemoryStateStore
-from tests.virtual import virtual
+from tests.virtual import in_a_loop
 
 
 @pytest.mark.parametrize("error", [None, RightMissing("no"), OSError("no network")])
-@virtual
+@in_a_loop
 async def test_the_first_prompt_calls_the_manager_and_each_is_written(error):
     called = []
 
