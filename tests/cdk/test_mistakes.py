@@ -1,5 +1,7 @@
 """Mistakes are refused at synth, by a message that names what, what was found and what to do."""
 
+import re
+
 import pytest
 
 from shardfleet.errors import ConfigurationError
@@ -265,29 +267,25 @@ def test_a_shard_that_could_never_be_idle_for_long_enough_is_refused(a_fleet, cd
     ("config", "words"),
     [
         ({}, None),
-        ({"sleep": True}, ("waits up to 60 s", "stays 5 s of each minute", "about $0.88 a month")),
-        (
-            {"sleep": True, "max_wake_ms": 10_000},
-            (
-                "waits up to 10 s",
-                "stays 55 s of each minute",
-                "about $8.18 a month of Lambda alone",
-            ),
-        ),
-        (
-            {"sleep": True, "max_wake_ms": 65_000},
-            ("looks once a minute", "about $0.15 a month of Lambda alone"),
-        ),
+        # Everything while all sleep; of it Lambda $0.89, $8.19 and $0.15: 6, 56 and 1 s a minute.
+        ({"sleep": True}, ("waits up to 60 s", "stays 5 s of each minute", 6.28)),
+        ({"sleep": True, "max_wake_ms": 10_000}, ("waits up to 10 s", "stays 55 s of", 13.85)),
+        ({"sleep": True, "max_wake_ms": 65_000}, ("up to 65 s", "looks once a minute", 5.52)),
     ],
 )
 def test_sleep_states_its_price_at_synth(a_fleet, config, words):
     entries = a_fleet(config=config).node.metadata
     told = [str(entry.data) for entry in entries if str(entry.data).startswith("sleep is on")]
 
+    (cost,) = [str(entry.data) for entry in entries if str(entry.data).startswith("expected cost")]
+
     assert len(told) == (words is not None)
-    assert all(word in told[0] for word in words or ())
-    for counted_apart in ("metrics", "$8.10 at most", "alarms and dashboard", "tables and logs"):
-        assert counted_apart in "".join(told) or not told
+    assert ("while all sleep" in cost) == bool(told)
+    if words:
+        *about, dollars = words
+        assert all(word in told[0] for word in about)
+        said = re.findall(r"\$([\d.]+) while all sleep", cost)
+        assert float(said[0]) == pytest.approx(dollars, abs=0.05)
 
 
 @pytest.mark.parametrize(

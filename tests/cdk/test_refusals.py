@@ -23,7 +23,7 @@ from moto import mock_aws
 from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.templates import faults_of
 from shardfleet_ops.template.reading import Template
-from tests.cdk.test_monitoring import PAGING
+from tests.cdk.test_monitoring import PAGING, SIX
 from tests.cdk.test_references import FLEET, HOME, KINDS, RIGHT, SPARK
 from tests.facts.table import all_facts
 from tests.test_tidy import ROOT
@@ -186,7 +186,7 @@ REFUSALS = {
         "{}worker: {} found": NO_NAME,
         "{}{}: {} found, allowed only with": ONE_PLACE,
         "{}: {} found, one of": NO_NAME,
-        "{}: dashboard": MACHINE,
+        "{}: {}: {} found, true or false expected": MACHINE,
         "{}: {}: {} found, {} expected": NO_NAME,
         "context: {}{}: no JSON": MACHINE,
     },
@@ -361,7 +361,7 @@ def made(new_app, handler_folder):
         return fleet(monitoring=cdk.MonitoringOptions(alarms=settings))
 
     later = {"initial_position": "AT_TIMESTAMP", "initial_timestamp_ms": 4_000_000_000_000}
-    silent = dict.fromkeys(PAGING - {"quarantine_age"})
+    silent = dict.fromkeys(SIX & PAGING)
     return {
         "monitoring.fleet_monitoring: {}: alarms: no alarm of level page": lambda: alarms(**silent),
         "monitoring.fleet_monitoring: alarms: {}: periods": lambda: alarms(lag={"periods": 2_000}),
