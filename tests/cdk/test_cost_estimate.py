@@ -5,8 +5,9 @@ import re
 import pytest
 
 from shardfleet.domain.cost.prices import PRICES
-from shardfleet_ops.cost.model import Setup, per_month
-from tests.cost.fleets import WATCH
+from shardfleet_ops.cost.model import Setup, State, per_month
+from tests.cost.fleets import FLEETS, WATCH
+from tests.cost.page import said_of
 
 ARN = "arn:aws:kinesis:eu-central-1:111122223333:stream/orders"
 
@@ -59,6 +60,17 @@ def test_a_stream_of_unknown_size_is_estimated_for_some(told, on_demand):
         ("10", "2"),
         ("100", "13"),
     ]
+
+
+@pytest.mark.parametrize("fleet", FLEETS, ids=lambda fleet: fleet.name)
+def test_synthesis_says_of_six_fleets_what_the_page_says(told, cdk, fleet):
+    worker = cdk.WorkerOptions(memory_mb=fleet.worker_mb)
+    note, _ = told(shards=fleet.shards, worker=worker, config=fleet.config)
+
+    pattern = r"workers?: \$([\d.,]*\d)(?:, \$([\d.,]*\d) while all sleep)?"
+    calm, asleep = re.search(pattern, note).groups()
+    said = asleep if fleet.state is State.ASLEEP else calm
+    assert float(said.replace(",", "")) == said_of(fleet)
 
 
 def test_memory_counts(told, cdk):

@@ -6,10 +6,13 @@ import time
 import boto3
 import pytest
 
+from shardfleet.config import FleetConfig
 from shardfleet.engine.state.ledger import day_of
 from shardfleet_ops.cli import app as application
 from shardfleet_ops.cli import cost as command
 from tests.cli.conftest import AROUND, CONFIG
+from tests.cost.fleets import FLEETS, WATCH
+from tests.cost.page import said_of
 
 HOUR_MS = 3_600_000
 
@@ -71,6 +74,22 @@ def test_the_objective_is_told(running, capsys, monkeypatch):
     out = output(capsys)
 
     assert "Objective: no shard more than 60 s behind." in out
+
+
+@pytest.mark.parametrize("priced", FLEETS, ids=lambda priced: priced.name)
+def test_the_command_says_of_six_fleets_what_the_page_says(fleet, capsys, monkeypatch, priced):
+    stream = boto3.client("kinesis", region_name="eu-central-1")
+    name = CONFIG.stream_arn.rpartition("/")[2]
+    stream.create_stream(StreamName=name, ShardCount=priced.shards)
+    around = {**AROUND, **WATCH, "worker_mb": priced.worker_mb}
+    monkeypatch.setattr(command, "around_of", lambda _: around)
+    names = {each: getattr(CONFIG, each) for each in ("fleet", "stream_arn", "lease_table")}
+    monkeypatch.setattr(
+        "shardfleet_ops.cli.fleet_access.fleet_config",
+        lambda _: FleetConfig(**names, state_table="state", **priced.config),
+    )
+    found = json.loads(output(capsys, "--json"))["estimate"]
+    assert round(found[priced.state.value]["per_month"], 2) == said_of(priced)
 
 
 def test_ones_own_prices_are_used_and_wrong_ones_refused(running, capsys, tmp_path):

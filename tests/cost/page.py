@@ -135,6 +135,13 @@ def figures():
     return found | {f"${money(each)}" for each in amounts}
 
 
+def said_of(fleet):
+    """Return the dollars a month that the page says of one of its fleets."""
+    pattern = rf"^\| {re.escape(fleet.name)} \|.*\$([\d.,]+) \|$"
+    row = re.search(pattern, PAGE.read_text("utf-8"), re.MULTILINE)
+    return float(row[1].replace(",", ""))
+
+
 def tables_of_readme():
     """Return the one that README has: a part of the page's."""
     (table,) = [table for table in tables() if table[0][0] == "busy"]
