@@ -10,21 +10,59 @@ slot, so there are as many as processes, or as leases where those are fewer.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
+from shardfleet.domain.leases.lease import ChangeKind, ChangeResult, LeaseChange
 from shardfleet.engine.manager.loop import PROMPT_POLL_MS
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
+from shardfleet.engine.ports import LeaseStore
 from shardfleet.engine.retry import Halt
-from shardfleet.errors import ShardfleetError, told
+from shardfleet.engine.state.fleet_state import MANAGER
+from shardfleet.engine.state.kinds import LOCK
+from shardfleet.errors import ShardfleetError, StaleEpoch, told
 from shardfleet.events.manager import ManagerTurnFailed
 from shardfleet_processes.offers import OfferLauncher
+
+Holds = Callable[[], Awaitable[bool]]
 
 _MOMENT_MS = 100  # Whether this process has the lock costs nothing to ask.
 # At first slots start and ask for leases: who has just begun to lead looks more often for so long.
 _EAGER_FOR_MS, _EAGER_MS = 10_000, 200
+
+
+class FencedLeases:
+    """
+    The ``LeaseStore`` port of a manager that makes no lease once somebody else leads.
+
+    Every other write has a condition that a lease that was changed meanwhile refuses. Of one that
+    was finished and deleted nothing is left to refuse by: who was frozen would have all of its
+    shard read again.
+    """
+
+    def __init__(self, leases: LeaseStore, holds: Holds) -> None:
+        """Ask whether the lock is still held before a lease is made."""
+        self._leases = leases
+        self._holds = holds
+        self.survey = leases.survey
+        self.scan = leases.scan
+        self.keys_owned_by = leases.keys_owned_by
+        self.get = leases.get
+
+    async def apply(self, change: LeaseChange) -> ChangeResult:
+        """
+        Apply a change as the port does.
+
+        Raises:
+            StaleEpoch: it makes a lease, and another process leads.
+
+        """
+        if change.kind is ChangeKind.PUT and not await self._holds():
+            raise StaleEpoch(f"{change.operation} of {change.lease_key}: another process leads")
+        return await self._leases.apply(change)
 
 
 class StandingManager:
@@ -41,7 +79,7 @@ class StandingManager:
     def __init__(self, config: FleetConfig, ports: ManagerPorts, offers: OfferLauncher) -> None:
         """Nothing is asked yet."""
         self._config = config
-        self._ports = ports
+        self._ports = ports = replace(ports, leases=FencedLeases(ports.leases, self._holds))
         self._offers = offers
         self._leads = self._is_known = False
         self._managed = config
@@ -74,6 +112,12 @@ class StandingManager:
             except ShardfleetError as error:
                 self._tell(error)
             await halt.wait(config.renew_ms)
+
+    async def _holds(self) -> bool:
+        """Return whether the lock is this process's by what the table says, whatever the time."""
+        found = await self._ports.state.store.get(LOCK, MANAGER)
+        lock = None if found is None else found.body
+        return lock is not None and lock.holder == self._offers.host
 
     async def _work(self, halt: Halt) -> None:
         """Look each second whether a turn is due."""

@@ -177,3 +177,26 @@ async def test_a_table_that_refuses_ends_nobody():
 
 async def refused(*_, **__):
     raise Throttled("busy")
+
+
+@virtual
+async def test_who_was_overtaken_in_the_middle_of_a_turn_makes_no_lease():
+    """One frozen for a while would make a lease again that was finished and deleted meanwhile."""
+    async with processes("a") as (fleet, _):
+        await pause(1)
+        list_shards = fleet.stream.list_shards
+
+        async def overtaken(*words, **more):
+            found = await list_shards(*words, **more)
+            lock = await fleet.store.read("lock", "manager")
+            body = {"holder": "b", "until_ms": fleet.clock.now_ms() + 60_000}
+            await fleet.store.write("lock", "manager", body, expected_version=lock.version)
+            return found
+
+        fleet.stream.list_shards = overtaken
+        await pause(50_000)
+        assert await fleet.leases.scan() == []
+        assert "another process leads" in fleet.named("ManagerStepCut")[-1].reason
+        fleet.stream.list_shards = list_shards
+        await pause(50_000)
+        assert len(await fleet.leases.scan()) == 4
