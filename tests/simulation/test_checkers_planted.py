@@ -174,7 +174,7 @@ def test_a_handover_that_its_old_owner_leaves_pending_is_found():
     writes(checker, renew(begun), before=begun, after=renewed(begun), at_ms=1_000)
     writes(checker, renew(begun), before=begun, after=renewed(begun), at_ms=10_000)
     assert not found
-    writes(checker, renew(begun), before=begun, after=renewed(begun), at_ms=30_000)
+    writes(checker, renew(begun), before=begun, after=renewed(begun), at_ms=34_000)
     assert found
 
 
@@ -421,6 +421,17 @@ def test_a_slot_that_ends_on_a_fresh_announcement_is_found(at_ms, violations):
     stores(checker, told, before=a_slot())
     stores(checker, a_slot(state="ENDED", assign_seq=1), before=told, at_ms=at_ms, by=ME)
     assert len(found) == violations
+
+
+def test_a_slot_that_ends_with_what_it_has_held_is_not_found():
+    """Its record need not say yet that it was served."""
+    checker, found = planted(checkers.SlotsEndServed)
+    told = a_slot(assign_seq=1, assigned=[KEY])
+
+    stores(checker, told, before=a_slot())
+    checker.told(1, ME, LeaseAdopted(lease_key=KEY, worker_id="w", counter=1, checkpoint="1"))
+    stores(checker, a_slot(state="ENDED", assign_seq=1), before=told, at_ms=2_000, by=ME)
+    assert not found
 
 
 @pytest.mark.parametrize(("assigned", "violations"), [([KEY], 0), ([], 1)])

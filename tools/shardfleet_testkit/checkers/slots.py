@@ -106,7 +106,7 @@ class SlotsEndServed(Checker):
         if after["assign_seq"] > before["assign_seq"]:
             self._announced[write.name] = write.at_ms
             self._found[worker_id] = self._held.get(worker_id, set()).copy()
-        elif after["epoch"] > before["epoch"]:
+        elif after.get("epoch", 0) > before.get("epoch", 0):
             self._held[worker_id] = set()
         is_end = after["state"] == SlotState.ENDED != before["state"] and write.by.worker_id
         if not is_end or before["served_seq"] >= before["assign_seq"]:
