@@ -9,7 +9,7 @@ from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet.engine.state.kinds import SLOT
 from shardfleet.events.base import Event
-from shardfleet.events.worker import LeaseLost, LeaseUnreadable, TurnBegun
+from shardfleet.events.worker import LeaseLost, LeaseUnreadable, TurnBegun, TurnEnded, TurnEnding
 from shardfleet_testkit.checkers.checker import (
     Checker,
     DocumentWrite,
@@ -55,13 +55,22 @@ class NobodyIsRobbed(Checker):
         self._renewed: dict[tuple[str, str], int] = {}
         self._ended: dict[str, int] = {}
         self._handovers: dict[str, int] = {}
+        self._over: set[str] = set()
+
+    def told(self, at_ms: int, by: Suspect, event: Event) -> None:
+        """Learn who has read that its slot is over: one that thaws may renew once before."""
+        is_stale = isinstance(event, TurnEnded) and event.reason is TurnEnding.STALE
+        if is_stale and by.worker_id in self._over:
+            self._ended[by.worker_id] = max(at_ms, self._ended[by.worker_id])
 
     def document_written(self, write: DocumentWrite) -> None:
         """Learn which slots have ended; of a mended one the worker learns at its next look."""
         if write.kind != SLOT:
             return
         worker_id, is_by_hand = write.after["worker_id"], is_operator(write.by)
+        self._over.discard(worker_id)
         if write.after["state"] == SlotState.ENDED:
+            self._over.add(worker_id)
             self._ended[worker_id] = _FOREVER_MS if is_by_hand else write.at_ms
         elif self._ended.get(worker_id) == _FOREVER_MS:
             del self._ended[worker_id]
