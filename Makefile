@@ -134,7 +134,7 @@ alarms: install ## drive each alarm of the run-book to ALARM and back, by its re
 	@$(WITH_NODE) SHARDFLEET_TEST_ALARMS=1 $(BIN)/python -m pytest tests/alarms $(ARGS)
 
 faults: install ## deploy what people do wrong, and hear from doctor, status and explain what it is [3 min]
-	@$(WITH_NODE) SHARDFLEET_TEST_FAULTS=1 $(BIN)/python -m pytest tests/end_to_end/test_user_faults.py $(ARGS)
+	@$(WITH_NODE) SHARDFLEET_TEST_FAULTS=1 $(BIN)/python -m pytest tests/end_to_end/test_user_faults.py tests/end_to_end/test_handler_faults.py $(ARGS)
 
 model: install ## search the lease protocol's model; STATES= most states per scenario (100,000) [4 min]
 	@$(BIN)/python -m tests.protocol_model $(if $(STATES),--states $(STATES)) \
@@ -251,13 +251,19 @@ install: .venv/.package .venv/.node .venv/.java ## make .venv from the lock (don
 	fi; \
 	"$$python" -m venv --clear .venv && touch $@
 
+# What pip says of each package, as how far it is. What lies on this machine it "processes".
+HOW_FAR = awk -v all="$$(grep -cE '^[A-Za-z0-9]' requirements.lock)" \
+  '/^(Collecting|Processing)/ { n++; if (n % 15 == 0 || n == all) printf "  %d of %d packages fetched\n", n, all } \
+  /^Installing collected/ { print "  unpacking them" } { fflush() }'
+
 .venv/.locked: requirements.lock | .venv/.python
-	@echo "installing the locked dependencies into .venv (once per lock)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-	  --require-hashes -r requirements.lock
+	@echo "installing the locked dependencies into .venv (once per lock; minutes on a slow line)"
+	@set -o pipefail; $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check \
+	  --no-deps --require-hashes -r requirements.lock | $(HOW_FAR)
 	@touch $@
 
 .venv/.package: pyproject.toml .venv/.locked
+	@echo "installing shardfleet itself, from this folder"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	  --no-build-isolation --editable .
 	@touch $@

@@ -53,6 +53,31 @@ def fail(project, program):
     (project / ".venv/bin" / program).write_text("#!/bin/sh\nexit 1\n")
 
 
+def test_install_says_what_it_does_and_how_far_it_is(project):
+    packages = re.findall(
+        r"^([a-z0-9][\w.-]*)==", (project / "requirements.lock").read_text(), re.MULTILINE
+    )
+    lines = "".join(f"echo Collecting {name}\n" for name in packages[1:])
+    python = f"#!/bin/sh\necho Processing ./{packages[0]}.whl\n{lines}echo Installing collected\n"
+    (project / ".venv/bin/python").write_text(python)
+    (project / ".venv/.locked").unlink()
+
+    first, *steps, last = run_make(".venv/.locked", cwd=project).splitlines()
+    assert "installing the locked dependencies" in first
+    many = len(packages)
+    assert steps == [f"  {n} of {many} packages fetched" for n in [*range(15, many, 15), many]]
+    assert last == "  unpacking them"
+
+
+def test_an_install_that_fails_stops_make(project):
+    fail(project, "python")
+    (project / ".venv/.locked").unlink()
+
+    with pytest.raises(subprocess.CalledProcessError):
+        run_make(".venv/.locked", cwd=project)
+    assert not (project / ".venv/.locked").exists()
+
+
 def test_make_lists_demo_and_test_first():
     lines = [line.split() for line in run_make(cwd=ROOT).splitlines()]
 

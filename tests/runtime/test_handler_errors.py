@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import importlib
 import sys
 import zipfile
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from shardfleet.errors import HandlerNotLoaded
-from shardfleet.runtime.handler_errors import told_by_lambda
+from shardfleet.runtime.handler_errors import HandlerErrors, told_by_lambda
 from shardfleet.runtime.handler_runner import ThreadHandlerRunner
+from shardfleet_local.rig.probe import ledger_probe
+from shardfleet_local.rig.probe.ledger_probe import witnessed
 from tests.runtime.test_no_payload_in_logs import ARN, SECRET, Clock, Context, a_batch
 
 # One line of the user's own raises, or calls what raises; it has the mark.
@@ -361,3 +364,17 @@ def test_a_function_of_its_own_tells_a_refusal_by_code_and_operation(kind, said,
 def test_a_trace_that_is_none_says_nothing_of_a_place(trace):
     answer = {"errorType": "Error", "stackTrace": trace}
     assert told_by_lambda(answer, "orders", tells_words=False) == "Error (in orders)"
+
+
+def test_a_handler_that_a_program_wraps_is_told_by_its_own_line(tmp_path, monkeypatch):
+    """As `local run` does, to see what was handled."""
+    (tmp_path / "wrapped_orders.py").write_text("def handle(batch):\n    raise OSError\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    orders = importlib.import_module("wrapped_orders")
+    handler = witnessed(orders.handle, lambda *_, **__: None)
+    errors = HandlerErrors(ledger_probe.__name__, tells_words=False)
+    errors.know(handler)
+
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - it says nothing
+        handler(a_batch())
+    assert errors.told(caught.value) == "OSError (wrapped_orders.py:2 in handle)"

@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from shardfleet.runtime.handler_remarks import (
-    PRINTED_BYTES_PER_MINUTE,
+    PRINTED_BYTES_MOST,
     THREADS_MOST,
     HandlerRemarks,
 )
@@ -35,14 +35,14 @@ def test_nothing_is_said_of_a_handler_in_order():
     with watching() as remarks:
         print("a line")  # noqa: T201 - what handlers do
 
-        assert remarks.found(1) == ()
+        assert remarks.found() == ()
         assert sys.stdout.getvalue() == "a line\n"
 
 
 def forgetful():
     remarks = HandlerRemarks()
     store()
-    return remarks.found(1)
+    return remarks.found()
 
 
 def test_a_coroutine_that_nobody_awaits_is_named_and_warned_of_as_ever():
@@ -52,17 +52,15 @@ def test_a_coroutine_that_nobody_awaits_is_named_and_warned_of_as_ever():
     assert found == ("coroutine store was never awaited, so it did nothing: await it",)
 
 
-@pytest.mark.parametrize(("minutes", "is_said"), [(1, True), (3, False)])
-def test_prints_are_a_remark_by_how_many_they_are_in_a_minute(minutes, is_said):
+def test_what_one_call_prints_beyond_a_bound_is_a_remark():
     with watching() as remarks:
-        remarks.found(0)
-        for _ in range(25):
-            print("x" * (PRINTED_BYTES_PER_MINUTE // 10))  # noqa: T201 - as above
+        for _ in range(3):  # Calls; each may print so much.
+            print("x" * (PRINTED_BYTES_MOST - 1), end="")  # noqa: T201 - as above
+            assert remarks.found() == ()
+        for _ in range(3):
+            print("x" * PRINTED_BYTES_MOST, end="")  # noqa: T201 - as above
 
-        found = remarks.found(minutes * 60_000)
-        assert bool(found) is is_said
-        if is_said:
-            assert found[0].startswith("its code prints 25 MiB a minute")
+        assert remarks.found() == ("a call printed 3 MiB, and each is paid for: print less",)
 
 
 def test_threads_that_are_left_behind_are_a_remark_beyond_what_pools_have():
@@ -72,9 +70,9 @@ def test_threads_that_are_left_behind_are_a_remark_beyond_what_pools_have():
         try:
             for thread in threads[1:]:
                 thread.start()
-            assert remarks.found(1) == ()
+            assert remarks.found() == ()
             threads[0].start()
-            assert remarks.found(1) == ("its code left 101 threads behind: end them",)
+            assert remarks.found() == ("its code left 101 threads behind: end them",)
         finally:
             end.set()
             for thread in threads:

@@ -44,7 +44,7 @@ class HandlerErrors:
 
     def __init__(self, module_name: str, *, tells_words: bool) -> None:
         """Look at nothing yet: most handlers never fail."""
-        self._module_name = module_name
+        self._module_names = {module_name}
         self._tells_words = tells_words
 
     def failure(self, batch: Batch, error: BaseException) -> HandlerResult:
@@ -70,16 +70,21 @@ class HandlerErrors:
         behind = (f"{kind_of(each)} ({self._place(each)})" for each in _behind(error))
         return ", from ".join([text, *islice(behind, _ERRORS_MOST)])
 
+    def know(self, handler: Any) -> None:
+        """Take the module of what a handler wraps for the user's own, too."""
+        if wrapped := getattr(handler, "__wrapped__", None):
+            self._module_names.add(wrapped.__module__)
+
     def late(self, batch: Batch, frames: Iterable[tuple[FrameType, int]]) -> str:
         """Log the stack of a call that outlived its time-out, inmost frame first; return where."""
         stack = list(frames)
         lines = traceback.StackSummary.extract(iter(stack[::-1])).format()
         _log.error("a call on %s outlived its time-out:\n%s", batch.shard_id, "".join(lines))
-        place = place_among(own_code(self._module_name), stack)
+        place = place_among(map(own_code, self._module_names), stack)
         return f" at {_written(place)}" if place else ""
 
     def _place(self, error: BaseException) -> str:
-        place = place_in(own_code(self._module_name), error)
+        place = place_in(map(own_code, self._module_names), error)
         return _written(place) if place else where_raised(error)
 
 

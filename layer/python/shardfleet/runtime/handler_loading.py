@@ -190,7 +190,7 @@ def _raised_in(error: BaseException, module_name: str) -> str:
     """Return the user's last line before the error: behind it may be frames of packages."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
-    place = place_in(own_code(module_name), error)
+    place = place_in([own_code(module_name)], error)
     if place is None:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"{last.filename}, line {last.lineno}"

@@ -29,7 +29,7 @@ from shardfleet.records import Batch
 from shardfleet.runtime.handler_call import EventSource, HandlerCaller, LambdaContext
 from shardfleet.runtime.handler_errors import HandlerErrors
 from shardfleet.runtime.handler_loading import LoadedHandler, load_handler
-from shardfleet.runtime.handler_remarks import HandlerRemarks, handler_remarks
+from shardfleet.runtime.handler_remarks import handler_remarks
 
 # How long a cancelled coroutine, and a thread that was asked to stop, may take to comply.
 GRACE_MS = 1_000
@@ -192,7 +192,6 @@ class ThreadHandlerRunner:
         self._source = EventSource.of(stream_arn, function_arn=context.invoked_function_arn)
         self._clock = clock
         self._caller: HandlerCaller | None = None
-        self._remarks: HandlerRemarks | None = None
         self._threads: list[_HandlerThread] = []
 
     @property
@@ -221,7 +220,8 @@ class ThreadHandlerRunner:
         self._caller = HandlerCaller(
             handler, context=self._context, source=self._source, now_ms=self._clock.now_ms
         )
-        self._remarks = handler_remarks()
+        self._errors.know(handler.function)
+        handler_remarks()  # From now on.
         if handler.is_async:
             thread.run_loop()
 
@@ -234,8 +234,8 @@ class ThreadHandlerRunner:
         return await self._run(shard, hook)
 
     async def _run(self, batch: Batch, hook: Hook | None) -> HandlerResult:
-        caller, remarks = self._caller, self._remarks
-        if not self._threads or caller is None or remarks is None:
+        caller = self._caller
+        if not self._threads or caller is None:
             message = "run before load"
             raise RuntimeError(message)
         left_ms = batch.deadline_ms - self._clock.now_ms()
@@ -252,7 +252,7 @@ class ThreadHandlerRunner:
             await call.wait(max(0, left_ms))
         if call.done():
             result: HandlerResult = call.result()
-            found = remarks.found(self._clock.now_ms())
+            found = handler_remarks().found()
             return replace(result, remarks=found) if found else result
         error = f"it stood still{self._errors.late(batch, thread.frames())}"
         return HandlerResult(done_count=batch.done_count, error=error, timed_out=True)

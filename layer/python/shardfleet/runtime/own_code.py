@@ -80,16 +80,17 @@ def _installed_in(folder: Path) -> frozenset[str]:
     )
 
 
-def place_in(own: OwnCode | None, error: BaseException) -> tuple[str, int, str] | None:
+def place_in(own: Iterable[OwnCode | None], error: BaseException) -> tuple[str, int, str] | None:
     """Return file, line and function of the last frame of the user's own code, if there is one."""
     return place_among(own, reversed(list(traceback.walk_tb(error.__traceback__))))
 
 
 def place_among(
-    own: OwnCode | None, inmost_first: Iterable[tuple[FrameType, int]]
+    own: Iterable[OwnCode | None], inmost_first: Iterable[tuple[FrameType, int]]
 ) -> tuple[str, int, str] | None:
     """Return file, line and function of the inmost frame of the user's own code, if there is."""
+    known = [each for each in own if each]
     for frame, line in inmost_first:
-        if own and own.has(frame.f_code.co_filename):
+        if any(each.has(frame.f_code.co_filename) for each in known):
             return frame.f_code.co_filename, line, frame.f_code.co_name
     return None

@@ -101,6 +101,8 @@ def witnessed_class(found: Any, note: Callable[..., None]) -> type:
     """Return a handler class whose objects' ``handle`` is wrapped so; its hooks are as they are."""
 
     class Witnessed(found):  # type: ignore[misc]
+        __wrapped__ = found
+
         def __init__(self) -> None:
             super().__init__()
             self.handle = witnessed(super().handle, note)
