@@ -45,7 +45,7 @@ def test_who_would_have_what_is_told_with_every_step_and_its_reason(running, cap
 
     assert "turn 1   shardId-000000000001: clicks-s1 was lost" in out
     assert "so clicks-s0 was given it: that worker had the fewest shards (1)." in out
-    assert "clicks-s0: 1 shards, then 2" in out
+    assert "clicks-s0: 1 shard, then 2" in out
     assert "+ shardId-000000000001" in out
     assert "nothing was changed" in out
 

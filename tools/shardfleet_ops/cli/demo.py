@@ -15,6 +15,7 @@ from rich.text import Text
 from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.input_options import DelimiterOption, RejectsOption
 from shardfleet_ops.cli.telling import say, shown, tell
+from shardfleet_ops.explain.spoken import counted
 
 if TYPE_CHECKING:
     from shardfleet_local.rig.outcome import Outcome
@@ -121,10 +122,13 @@ def _verdict_lines(outcome: "Outcome") -> Iterator[str | Text | Table]:
         ("out of order within their key", f"{len(verdict.out_of_order):,}"),
         ("parents before children", "yes" if verdict.parents_before_children else "NO"),
         ("in aggregates", f"{outcome.aggregated:,}"),
-        ("resharded", f"{outcome.reshards} times"),
+        ("resharded", counted(outcome.reshards, "time")),
         (
             "killed",
-            f"{outcome.done(KILL_WORKER)} workers, {outcome.done(KILL_MANAGER)} managers",
+            (
+                f"{counted(outcome.done(KILL_WORKER), 'worker')}, "
+                f"{counted(outcome.done(KILL_MANAGER), 'manager')}"
+            ),
         ),
         (
             "slowest recovery of a shard",
@@ -163,7 +167,10 @@ def _spark_rows(outcome: "Outcome") -> list[tuple[str, str]]:
         return [("through Spark", "wrong")]
     what = f"counts and sums of {', '.join(spark.fields)}" if spark.fields else "counts"
     return [
-        ("through Spark", f"{spark.rows:,} records in {len(spark.batches)} micro-batches"),
+        (
+            "through Spark",
+            f"{counted(spark.rows, 'record')} in {counted(len(spark.batches), 'micro-batch')}",
+        ),
         ("figures out of Spark", f"{what} of {spark.keys:,} keys equal the input's"),
     ]
 
@@ -208,7 +215,8 @@ def chaos(
 def _summary(result: Mapping[str, Any]) -> tuple[str, str]:
     """Return the outcome in two lines."""
     done = (
-        f"{result['kills']} kills, {result['freezes']} freezes, {result['reshards']} reshards, "
+        f"{counted(result['kills'], 'kill')}, {counted(result['freezes'], 'freeze')}, "
+        f"{counted(result['reshards'], 'reshard')}, "
         f"{result['injected_errors']:,} injected errors"
     )
     found = (

@@ -16,6 +16,7 @@ from shardfleet_ops.cli.input_options import (
     RejectsOption,
 )
 from shardfleet_ops.cli.telling import say, shown, tell
+from shardfleet_ops.explain.spoken import counted
 
 if TYPE_CHECKING:
     from shardfleet_local.own.own_run import OwnRunResult
@@ -167,4 +168,4 @@ def _result_lines(result: "OwnRunResult", source: "Source") -> Iterator[str | Te
     for failure in result.failures:
         yield Text(shown(failure.said), "red")
     if verdict.lost and not result.stops:
-        yield Text(f"{len(verdict.lost):,} records were not handled", "red")
+        yield Text(f"not handled: {counted(len(verdict.lost), 'record')}", "red")

@@ -10,6 +10,7 @@ import typer
 
 from shardfleet.errors import ConfigurationError, ShardfleetError
 from shardfleet_ops.cli.telling import say, say_json
+from shardfleet_ops.explain.spoken import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -156,7 +157,7 @@ def _run(plan: "PipelinePlan", session: "SparkSession") -> None:
     finally:
         session.stop()
     if not plan.batch:
-        say(f"{result.rows:,} rows in {result.batches} micro-batches", err=True)
+        say(f"{counted(result.rows, 'row')} in {counted(result.batches, 'micro-batch')}", err=True)
 
 
 def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSession":

@@ -36,6 +36,7 @@ from shardfleet_ops.cli.fleet_access import (
 )
 from shardfleet_ops.cli.fleets import DEFAULT_STACK, DeployedOption, FleetName, FleetOption
 from shardfleet_ops.cli.telling import RowListing, complain, say, say_json, tell, warn
+from shardfleet_ops.explain.spoken import counted
 from shardfleet_ops.positions.position_import import ImportPlan, plan_import
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def export(
         say_json(text)
     else:
         output.write_text(f"{text}\n", encoding="utf-8")
-    say(f"{len(found.shards)} shards; {found.origin}", err=True)
+    say(f"{counted(len(found.shards), 'shard')}; {found.origin}", err=True)
 
 
 @group.command("import")
@@ -274,7 +275,7 @@ def _print_plan(application: str, plan: ImportPlan) -> None:
 
 
 def _outcome(plan: ImportPlan, results: Sequence[str]) -> Iterator[str]:
-    yield f"{results.count('WRITTEN')} leases written."
+    yield f"{counted(results.count('WRITTEN'), 'lease')} written."
     if "LOST" in results:
         lost = plan.steps[results.index("LOST")].lease_key
         yield f"Somebody else wrote {lost} meanwhile: look, and import again."

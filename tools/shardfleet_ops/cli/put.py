@@ -22,6 +22,7 @@ from shardfleet_ops.cli.input_options import (
     RejectsOption,
 )
 from shardfleet_ops.cli.telling import say, shown, tell
+from shardfleet_ops.explain.spoken import counted
 
 if TYPE_CHECKING:
     from shardfleet.producer.settings import ProducerCounts
@@ -99,12 +100,14 @@ def _lines(source: "Source", counts: "ProducerCounts | None") -> Iterator[str | 
     yield shown(f"{source.name}: {source.form}.")
     yield from source.rejected()
     if counts is None:
-        yield f"{len(source.records):,} records read; nothing was sent (--dry-run)."
+        yield f"{counted(len(source.records), 'record')} read; nothing was sent (--dry-run)."
         return
     yield (
-        f"{counts.accepted:,} records sent in {counts.entries:,} stream records and "
-        f"{counts.requests:,} requests; {counts.refused:,} entries were refused and sent again."
+        f"{counted(counts.accepted, 'record')} sent in {counted(counts.entries, 'stream record')} "
+        f"and {counted(counts.requests, 'request')}; refused, and sent again: "
+        f"{counted(counts.refused, 'entry')}."
     )
     if counts.unanswered:
-        many = f"{counts.unanswered:,} requests had no answer; their records may be there twice."
+        lost = counted(counts.unanswered, "request")
+        many = f"{lost} had no answer; the records may be there twice."
         yield Text(many, "yellow")

@@ -16,7 +16,7 @@ from shardfleet_ops.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, Sta
 from shardfleet_ops.cli.telling import tell
 from shardfleet_ops.explain.forecast import Forecast, Question
 from shardfleet_ops.explain.forecast import what_if as foresee
-from shardfleet_ops.explain.spoken import spoken_duration
+from shardfleet_ops.explain.spoken import counted, spoken_duration
 
 
 def what_if(
@@ -88,7 +88,7 @@ def _told(forecast: Forecast, cycle_ms: int) -> list[str]:
     workers = sorted({*forecast.before, *forecast.after})
     for worker_id in workers:
         had, has = (held.get(worker_id, ()) for held in (forecast.before, forecast.after))
-        lines.append(f"  {worker_id}: {len(had)} shards, then {len(has)}")
+        lines.append(f"  {worker_id}: {counted(len(had), 'shard')}, then {len(has)}")
         lines += [f"    - {key}" for key in had if key not in has]
         lines += [f"    + {key}" for key in has if key not in had]
     for key, why in forecast.left.items():

@@ -1,4 +1,4 @@
-"""Durations and sequence numbers as a person says them, in a terminal and on a page."""
+"""Durations, counts and sequence numbers as a person says them, in a terminal and on a page."""
 
 import re
 
@@ -13,6 +13,15 @@ def spoken_duration(duration_ms: float) -> str:
         if duration_ms >= unit_ms:
             return f"{round(duration_ms / unit_ms, 1):g} {name}"
     return f"{max(0, round(duration_ms))} ms"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return how many there are: `1 record`, `2,000 records`, `0 entries`, `3 batches`."""
+    if count == 1:
+        return f"1 {noun}"
+    ending = "es" if noun.endswith("ch") else "s"
+    many = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}{ending}"
+    return f"{count:,} {many}"
 
 
 def brief_numbers(text: str) -> str:
