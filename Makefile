@@ -98,7 +98,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [167 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [179 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -133,7 +133,7 @@ acceptance: install ## deploy, feed, disturb, update and destroy a fleet on an e
 alarms: install ## drive each alarm of the run-book to ALARM and back, by its real condition [18 min]
 	@$(WITH_NODE) SHARDFLEET_TEST_ALARMS=1 $(BIN)/python -m pytest tests/alarms $(ARGS)
 
-faults: install ## deploy what people do wrong, and hear from doctor, status and explain what it is [3 min]
+faults: install ## deploy what people do wrong, and hear from doctor, status and explain what it is [28 min]
 	@$(WITH_NODE) SHARDFLEET_TEST_FAULTS=1 $(BIN)/python -m pytest tests/end_to_end/test_user_faults.py tests/end_to_end/test_handler_faults.py $(ARGS)
 
 model: install ## search the lease protocol's model; STATES= most states per scenario (100,000) [4 min]

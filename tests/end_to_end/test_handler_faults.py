@@ -1,0 +1,280 @@
+"""
+What is wrong with a handler, deployed: cause and cure in one line of the doctor within 30 s.
+
+Each fault is a handler of its own, which the workers have as soon as they begin anew. What each is
+found as, and after how long, is printed as a row of a table (`make faults ARGS=-s`).
+"""
+
+import json
+import os
+import re
+import time
+
+import pytest
+
+from tests.end_to_end.cloud import deployed, wait_until
+from tests.end_to_end.test_user_faults import Shop
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(
+        "SHARDFLEET_TEST_FAULTS" not in os.environ, reason="takes minutes: make faults"
+    ),
+]
+WITHIN_S = 30
+LOADER = """
+import os
+from pathlib import Path
+
+# As if it were a module beside this one, of which errors have name and line.
+PLACE = str(Path(__file__).with_name("orders.py"))
+exec(compile(Path(os.environ["FAULT_FILE"]).read_text("utf-8"), PLACE, "exec"), globals())
+handle = globals()["handle"]
+"""
+FINE = "def handle(batch): pass\n"
+
+
+def in_handler(*lines):
+    return "def handle(batch):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+def sdk(call):
+    return in_handler("import boto3", f"boto3.client{call}")
+
+
+SLEEPING = "has been running for"
+# Class, name: the handler, the doctor's code, the cause in its line, and the cure.
+FAULTS = {
+    ("import", "a package that is not there"): (
+        f"import no_such_package\n{FINE}",
+        ("worker-import", "'no_such_package' … orders.py, line 1", "requirements.txt"),
+    ),
+    ("import", "a name that its module lacks"): (
+        f"from json import nothing\n{FINE}",
+        ("worker-import", "orders.py, line 1", "mend that line"),
+    ),
+    ("import", "a variable that is not set"): (
+        f"import os\nPRICES = os.environ['PRICES']\n{FINE}",
+        ("worker-import", "KeyError: 'PRICES' … orders.py, line 2", "mend that line"),
+    ),
+    ("import", "no valid Python"): (
+        "x = 1\ndef prices(:\n",
+        ("worker-import", "SyntaxError", "mend that line"),
+    ),
+    ("import", "a call of AWS without the right"): (
+        f"import boto3\nboto3.client('s3').list_buckets()\n{FINE}",
+        ("worker-import", "AccessDenied", "mend that line"),
+    ),
+    ("import", "a package, within the handler"): (
+        in_handler("import no_such_package"),
+        ("shard-stopped", "ModuleNotFoundError (orders.py:2 in handle)", "requirements.txt"),
+    ),
+    ("configuration", "a signature that nobody calls"): (
+        "def handle(a, b, c): pass\n",
+        ("worker-signature", "it takes neither", "take one argument (batch)"),
+    ),
+    ("configuration", "no handler but a number"): (
+        "handle = 7\n",
+        ("worker-", "handle", "deploy again"),
+    ),
+    ("configuration", "a file that is not deployed"): (
+        in_handler("open('prices.csv')"),
+        ("shard-stopped", "FileNotFoundError (orders.py:2 in handle)", "Path(__file__)"),
+    ),
+    ("permission", "a bucket that it may not read"): (
+        sdk("('s3').get_object(Bucket='prices', Key='k')"),
+        ("shard-stopped", "AccessDenied of GetObject (orders.py:3 in handle)", "grant the worker"),
+    ),
+    ("permission", "a queue that it may not make"): (
+        sdk("('sqs').create_queue(QueueName='q')"),
+        ("shard-stopped", "of CreateQueue (orders.py:3 in handle)", "grant the worker's role"),
+    ),
+    ("permission", "a topic that it may not make"): (
+        sdk("('sns').create_topic(Name='t')"),
+        ("shard-stopped", "of CreateTopic (orders.py:3 in handle)", "grant the worker's role"),
+    ),
+    ("payload", "no JSON"): (
+        in_handler("import json", "[json.loads(b'not JSON') for record in batch]"),
+        ("shard-stopped", "JSONDecodeError (orders.py:3 in", "the payload is not what"),
+    ),
+    ("payload", "a field that is missing"): (
+        in_handler("import json", "[json.loads(record.data)['page'] for record in batch]"),
+        ("shard-stopped", "KeyError (orders.py:3 in", "it does not take the record"),
+    ),
+    ("payload", "no UTF-8"): (
+        in_handler("[b'\\xff'.decode() for record in batch]"),
+        ("shard-stopped", "UnicodeDecodeError (orders.py:2 in", "the payload is not what"),
+    ),
+    ("payload", "another type"): (
+        in_handler("[None + 1 for record in batch]"),
+        ("shard-stopped", "TypeError (orders.py:2 in", "it does not take the record"),
+    ),
+    ("payload", "an assertion"): (
+        in_handler("assert not batch"),
+        ("shard-stopped", "AssertionError (orders.py:2 in handle)", "it does not take the record"),
+    ),
+    ("time", "a call that sleeps"): (
+        in_handler("import time", "time.sleep(3600)"),
+        ("handler-slow", SLEEPING, "a time-out of its own"),
+    ),
+    ("time", "a lock that nobody opens"): (
+        in_handler(
+            "import threading", "lock = threading.Lock()", "lock.acquire()", "lock.acquire()"
+        ),
+        ("handler-slow", SLEEPING, "a time-out of its own"),
+    ),
+    ("time", "an endless loop"): (
+        in_handler("while True: pass"),
+        ("handler-slow", SLEEPING, "a time-out of its own"),
+    ),
+    ("time", "nobody at the other end"): (
+        in_handler("import socket", "socket.create_connection(('127.0.0.1', 1))"),
+        ("shard-stopped", "ConnectionRefusedError (orders.py:3 in", "let the function reach"),
+    ),
+    ("memory", "killed for its memory"): (
+        in_handler("import os, signal", "os.kill(os.getpid(), signal.SIGKILL)"),
+        ("worker-memory", "its process was killed", "raise the worker's memory_mb"),
+    ),
+    ("memory", "more than there is"): (
+        in_handler("bytearray(10**15)"),
+        ("shard-stopped", "MemoryError (orders.py:2 in handle)", "raise the worker's memory_mb"),
+    ),
+    ("memory", "endless recursion"): (
+        in_handler("handle(batch)"),
+        ("shard-stopped", "RecursionError (orders.py:2 in handle)", "mend that line"),
+    ),
+    ("memory", "an end of the process"): (
+        in_handler("import os", "os._exit(3)"),
+        ("worker-exit", "its process ended", "os._exit"),
+    ),
+    ("memory", "sys.exit"): (
+        in_handler("import sys", "sys.exit(1)"),
+        ("shard-stopped", "SystemExit (orders.py:3 in handle)", "nothing may end the process"),
+    ),
+    ("memory", "threads that are left behind"): (
+        in_handler(
+            "import threading, time",
+            "for _ in range(120):",
+            "    threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()",
+        ),
+        ("handler-remark", "threads behind", "end them"),
+    ),
+    ("memory", "prints without an end"): (
+        in_handler("for _ in range(300):", "    print('x' * 100_000)"),
+        ("handler-remark", "a call printed", "print less"),
+    ),
+    ("SDK", "a table that is not there"): (
+        sdk("('dynamodb').get_item(TableName='none', Key={'k': {'S': '1'}})"),
+        ("shard-stopped", "ResourceNotFound", "name what is there"),
+    ),
+    ("SDK", "a parameter that is missing"): (
+        sdk("('dynamodb').get_item(TableName='none')"),
+        ("shard-stopped", "ParamValidationError (orders.py:3 in handle)", "mend the request"),
+    ),
+    ("SDK", "a service that there is not"): (
+        sdk("('dynamo')"),
+        ("shard-stopped", "UnknownServiceError (orders.py:3 in handle)", "make the client"),
+    ),
+    ("SDK", "an endpoint that does not answer"): (
+        sdk("('s3', endpoint_url='http://127.0.0.1:1').list_buckets()"),
+        ("shard-stopped", "EndpointConnectionError (orders.py:3 in", "let the function reach"),
+    ),
+    ("coroutine", "a coroutine for a reply"): (
+        f"async def store(): pass\n{in_handler('return store()')}",
+        ("shard-stopped", "coroutine", "return nothing, or what its contract says"),
+    ),
+    ("coroutine", "one that nobody awaits"): (
+        "async def store(): pass\nasync def handle(batch): store()\n",
+        ("handler-remark", "coroutine store was never awaited", "await it"),
+    ),
+    ("coroutine", "a loop in a loop"): (
+        "import asyncio\nasync def handle(batch): asyncio.run(asyncio.sleep(0))\n",
+        ("shard-stopped", "RuntimeError (orders.py:2 in handle)", "asyncio.run in async def"),
+    ),
+    ("coroutine", "a loop that is blocked"): (
+        "import time\nasync def handle(batch): time.sleep(3600)\n",
+        ("handler-slow", SLEEPING, "a time-out of its own"),
+    ),
+    ("coroutine", "a reply that means nothing"): (
+        in_handler("return {'batchItemFailures': 5}"),
+        ("shard-stopped", "InvalidReply", "what its contract says"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    code = folder / "code"
+    code.mkdir()
+    (code / "shop.py").write_text(LOADER, "utf-8")
+    (folder / "fault").write_text(FINE, "utf-8")
+    with deployed(
+        folder,
+        handler=code,
+        function="shop:handle",
+        environment={"FAULT_FILE": str(folder / "fault")},
+        config={
+            "handler_timeout_ms": 25_000,
+            "max_turn_ms": 25_000,
+            "max_attempts": 2,
+            "max_retry_ms": 300,
+            "max_workers": 1,
+        },
+    ) as fleet:
+        allow_tables(fleet)
+        yield fleet, folder / "fault"
+
+
+def allow_tables(fleet):
+    """Let the worker ask DynamoDB for anything, so that what is wrong there is seen."""
+    name = fleet.outputs["WorkerFunction"]
+    role = fleet.client("lambda").get_function_configuration(FunctionName=name)["Role"]
+    fleet.client("s3").create_bucket(Bucket="prices")
+    allow = {"Effect": "Allow", "Action": "dynamodb:*", "Resource": "*"}
+    fleet.client("iam").put_role_policy(
+        RoleName=role.rpartition("/")[2],
+        PolicyName="Tables",
+        PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [allow]}),
+    )
+
+
+@pytest.fixture
+def shop(deployment, monkeypatch, capsys):
+    return Shop(*deployment, monkeypatch, capsys)
+
+
+def is_in(words, text):
+    return all(each in text for each in words.split(" … "))
+
+
+@pytest.mark.parametrize(("kind", "name"), FAULTS)
+def test_a_fault_of_a_handler_is_one_line_with_cause_and_cure(shop, kind, name):
+    code, (wanted, cause, cure) = FAULTS[kind, name]
+    # On lines of its own, so that what is found is not what the one before was found as.
+    below = 10 * list(FAULTS).index((kind, name))
+    cause = re.sub(
+        r"(?<=orders\.py)(:|, line )(\d+)", lambda at: f"{at[1]}{below + int(at[2])}", cause
+    )
+    began = time.monotonic()
+    shop.set("\n" * below + code)
+
+    def found():
+        _, said = shop.ask("doctor", "--json")
+        for each in json.loads(said):
+            line = f"{each['found']}; {each['remedy']}"
+            if each["code"].startswith(wanted) and is_in(cause, each["found"]) and cure in line:
+                return line
+        found.said = said
+        return None
+
+    try:
+        while not (line := found()):
+            assert time.monotonic() - began < WITHIN_S, found.said
+            time.sleep(0.5)
+        with shop.capsys.disabled():
+            print(f"| {kind} | {name} | {wanted} | {time.monotonic() - began:.0f} s | {line} |")  # noqa: T201 - the table
+    finally:
+        shop.set(FINE)
+        shop.ask("resume", "--all", "--yes")
+        wait_until(lambda: not shop.findings(), what="health", within_s=120, fleet=shop.fleet)
