@@ -179,10 +179,6 @@ FAULTS = {
         sdk("('s3', endpoint_url='http://127.0.0.1:1').list_buckets()"),
         ("shard-stopped", "EndpointConnectionError (orders.py:3 in", "let the function reach"),
     ),
-    ("coroutine", "a coroutine for a reply"): (
-        f"async def store(): pass\n{in_handler('return store()')}",
-        ("shard-stopped", "coroutine", "return nothing, or what its contract says"),
-    ),
     ("coroutine", "one that nobody awaits"): (
         "async def store(): pass\nasync def handle(batch): store()\n",
         ("handler-remark", "coroutine store was never awaited", "await it"),
