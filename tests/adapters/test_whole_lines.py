@@ -130,6 +130,7 @@ def test_a_handlers_print_and_the_fleets_own_lines_are_not_joined(output):
         stream_arn="arn:aws:kinesis:eu-central-1:123456789012:stream/clicks",
         lease_table="leases",
         state_table="state",
+        metrics="all",
     )
     environment = {**config.to_env(), "PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-u", "-c", A_HANDLER_PRINTS_WHILE_THE_FLEET_TELLS, output]

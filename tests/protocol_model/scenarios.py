@@ -11,6 +11,7 @@ from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from tests.protocol_model.state import (
     NO_LAGS,
+    NO_SIGNS,
     SHARDS,
     Budget,
     Held,
@@ -31,6 +32,7 @@ def running_slot(number: int) -> Slot:
         start_epoch=1,
         epoch=1,
         lags_ms=NO_LAGS,
+        signs=NO_SIGNS,
     )
 
 

@@ -14,6 +14,7 @@ from shardfleet.domain.balance.by_count import Assignment
 from shardfleet.domain.leases.expiry import Sighting
 from shardfleet.domain.leases.lease import Lease, LeaseChange
 from shardfleet.domain.slots.slot import Slot
+from shardfleet.domain.slots.usage import HandlerSigns
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange
 from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard
@@ -48,6 +49,7 @@ class _NoLags(dict[str, int]):
 
 
 NO_LAGS: Mapping[str, int] = _NoLags()
+NO_SIGNS = HandlerSigns(calls_ms=NO_LAGS)
 
 
 def at(record: int) -> ExtendedSequenceNumber:
@@ -209,7 +211,9 @@ class ModelWorld:
     def with_slot(self, slot: Slot, number: int) -> ModelWorld:
         """Return the world with another slot record; what charges crashes is left out."""
         slots = list(self.slots)
-        slots[number] = replace(slot, lags_ms=NO_LAGS, turn_open=False, open_turns=0)
+        slots[number] = replace(
+            slot, lags_ms=NO_LAGS, signs=NO_SIGNS, turn_open=False, open_turns=0
+        )
         return dataclasses.replace(self, slots=tuple(slots))
 
     def with_invocation(self, old: WorkerRun, new: WorkerRun | None) -> ModelWorld:

@@ -7,7 +7,7 @@ from shardfleet.domain.delivery.stops import StopNote
 from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.reasons import HoldsFewest, OwnerEnds, StandsIn
 from shardfleet.domain.slots.slot import ClaimRefused, SlotState, claim
-from shardfleet.domain.slots.usage import Usage
+from shardfleet.domain.slots.usage import HandlerSigns, Usage
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.worker.slot import SlotRecord
 from shardfleet.errors import ConfigurationError, StaleEpoch, Throttled
@@ -187,7 +187,7 @@ async def test_an_invocation_whose_slot_was_ended_on_its_behalf_finds_itself_out
     with pytest.raises(StaleEpoch):
         await record.look()
     with pytest.raises(StaleEpoch):
-        await record.beat(0, dict, Usage())
+        await record.beat(0, dict, Usage(), signs=HandlerSigns())
     assert not await record.is_mine()
     assert await fleet.slot("s0001") == ended
 
