@@ -76,7 +76,7 @@ def test_a_next_owner_that_reads_already_begins_within_a_second_whenever_it_look
 
     async def scenario(world):
         old, new = await world.open_slot(), await world.open_slot("s0002")
-        world.put(1, 300), world.put(1_001, 1_300, number=1)
+        world.put(1, 500), world.put(1_001, 1_500, number=1)
 
         async def slow(batch):
             await world.clock.sleep_ms(200)
@@ -91,7 +91,7 @@ def test_a_next_owner_that_reads_already_begins_within_a_second_whenever_it_look
         await asyncio.gather(*turns)
 
         taken = [call for call in theirs.calls if int(call.batch[0].data) < 1_000]
-        assert world.numbers + [int(r.data) for c in taken for r in c.batch] == [*range(1, 301)]
+        assert world.numbers + [int(r.data) for c in taken for r in c.batch] == [*range(1, 501)]
         assert taken[0].began_ms - world.handler.calls[-1].ended_ms <= 1_000
 
     leases = [a_lease(0), a_lease(1, lease_owner=OTHER)]

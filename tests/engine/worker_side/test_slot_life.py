@@ -428,7 +428,8 @@ async def test_a_handed_over_shard_is_finished_to_its_batch_and_given_to_the_nex
     assert len(world.numbers) < 200
     done = world.stream.sequence_numbers(key(0))[len(world.numbers) - 1]
     assert str(world.lease().checkpoint) == done
-    assert max(call.began_ms for call in world.handler.calls) < 5_000 + 4_000
+    # Noticed by a renewal, which comes each 3.3 s; then the next owner has as long to look.
+    assert max(call.began_ms for call in world.handler.calls) < 5_000 + 3 * world.config.renew_ms
 
 
 @virtual

@@ -39,7 +39,8 @@ _IDLE_MS = 105_000
 # A table that has answered nobody for so long, in a fleet whose every worker asks it each second.
 _OUT_MS = 4_000
 # Two turns of the slowest manager, and the start of a slot between them.
-_OWNED_MS = 60_000
+# A manager that is calm comes with the schedule, once a minute; and its turn takes some time.
+_OWNED_MS = 60_000 + 5_000
 _WRITTEN_BY_WORKERS = ("create", "renew", "take", "assign", "evict", "checkpoint", "set_children")
 
 
