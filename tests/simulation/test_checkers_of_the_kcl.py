@@ -78,12 +78,14 @@ def test_who_took_a_lease_in_a_handover_need_not_be_told_when_it_is_forced(took_
     assert len(found) == violations
 
 
-@pytest.mark.parametrize(("by", "violations"), [(LEADER, 0), (ME, 1)])
-def test_a_worker_of_the_kcl_has_half_a_minute_to_give_a_lease_away(by, violations):
+@pytest.mark.parametrize(
+    ("by", "after_ms", "violations"), [(LEADER, 29_000, 0), (ME, 29_000, 0), (ME, 35_000, 1)]
+)
+def test_a_worker_of_the_kcl_has_half_a_minute_to_give_a_lease_away(by, after_ms, violations):
     checker, found = planted(checkers.HandoversEnd)
     pending = replace(MINE, lease_owner=OTHER.worker_id, checkpoint_owner=by.worker_id)
 
-    for at_ms in (0, 29_000):
+    for at_ms in (0, after_ms):
         writes(checker, renew(pending), before=pending, after=pending, at_ms=at_ms, by=by)
 
     assert len(found) == violations

@@ -517,7 +517,7 @@ def test_a_lease_that_waits_longer_than_it_takes_to_replace_a_leader_is_found():
 
     checker.row_written(0, java)
     writes(checker, create(FREE), before=None, after=FREE, at_ms=10_000)
-    writes(checker, assign(FREE, "java-2"), before=FREE, after=HIS, at_ms=250_000)
+    writes(checker, assign(FREE, "java-2"), before=FREE, after=HIS, at_ms=255_000)
 
     assert len(found) == 1
 
