@@ -8,7 +8,7 @@ answer and is billed all the same, and so is what did not ask for them: each cou
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -26,7 +26,7 @@ class RequestMeter:
 
     def __init__(self) -> None:
         self._requests: Counter[str] = Counter()
-        self._units: Counter[str] = Counter()
+        self._units: defaultdict[str, float] = defaultdict(float)
 
     def counts(self) -> dict[str, dict[str, float]]:
         """Return requests by service and operation, and units by ``read`` and ``write``."""
