@@ -1,6 +1,6 @@
 """`shardfleet migrate`: leases move from a Java KCL to the fleet and back, while records flow."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -172,7 +172,7 @@ def _migrator(fleet: FleetAccess) -> "Migrator":
 
 
 async def _facts(
-    fleet: FleetAccess, migrator: "Migrator", direction: Direction, around: dict[str, int]
+    fleet: FleetAccess, migrator: "Migrator", direction: Direction, around: Mapping[str, Any]
 ) -> MigrationFacts:
     """Look at everything once; nothing is written."""
     from shardfleet_ops.operate.migrate import trimmed_after
