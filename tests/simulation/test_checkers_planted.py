@@ -174,7 +174,7 @@ def test_a_handover_that_its_old_owner_leaves_pending_is_found():
     writes(checker, renew(begun), before=begun, after=renewed(begun), at_ms=1_000)
     writes(checker, renew(begun), before=begun, after=renewed(begun), at_ms=10_000)
     assert not found
-    writes(checker, renew(begun), before=begun, after=renewed(begun), at_ms=34_000)
+    writes(checker, renew(begun), before=begun, after=renewed(begun), at_ms=38_000)
     assert found
 
 

@@ -217,7 +217,8 @@ class HandoversEnd(Checker):
         lasted_ms = write.at_ms - since_ms - (by.frozen_ms - frozen_ms)
         refused_ms = _PATIENCE_MS if any(at_ms >= since_ms for at_ms, _ in by.faults) else 0
         batch_ms = _LOADED_BATCH_MS if by.name in self._loaded else _BATCH_MS
-        batch_ms += self.renew_ms + self.renew_ms // 8  # a look of its own
+        # A renewal time until it lets go, and as long for a table that throttles it.
+        batch_ms += 2 * self.renew_ms + self.renew_ms // 8
         if _is_java(by):
             # A worker of Java's looks for that when it renews.
             batch_ms = _PATIENCE_MS + 2 * self.renew_ms
