@@ -108,7 +108,7 @@ def test_the_command_says_what_it_did_and_exits_with_zero(chaos, tmp_path):
     code, told, options = chaos(OUTCOME, "--minutes", "2", "--seed", "9")
 
     assert code == 0
-    assert "7 kills, 1 freezes, 2 reshards, 90 injected errors" in told
+    assert "7 kills, 1 freeze, 2 reshards, 90 injected errors" in told
     assert "PASSED: 100 records, 0 lost" in told
     assert (options.duration_ms, options.seed) == (120_000, 9)
     assert (tmp_path / "result.json").exists()

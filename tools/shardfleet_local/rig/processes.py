@@ -77,7 +77,7 @@ class KeptProcesses:
     def _start(self) -> subprocess.Popen[bytes]:
         with (self._folder / "log.txt").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-c", _RUN, *_COMMAND],
+                [sys.executable, "-P", "-c", _RUN, *_COMMAND],
                 cwd=self._folder,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
