@@ -48,6 +48,7 @@ BY_JSON = {
     "spark/shardfleet_spark/pipelines/draining.py": "Spark's own progress, in the same process",
     "tools/shardfleet_ops/cli/simulate.py": "the output of the handler's own process",
     "tools/shardfleet_ops/cli/templates.py": LOCAL,
+    "tools/shardfleet_ops/cli/yaml_output.py": OURS,
     "tools/shardfleet_ops/template/machines.py": "a definition in a template",
 }
 

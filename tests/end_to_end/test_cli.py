@@ -138,7 +138,7 @@ def test_cost_knows_the_fleets_own_settings_and_the_stream(shop, ask):
     )
     assert (found["estimate"]["shards"], found["estimate"]["workers"]) == (2, 1)
     gb_seconds = 730 * 3_600 * worker["MemorySize"] / 1_024
-    assert found["estimate"]["by_item"]["lambda"] > gb_seconds * 0.0000133334
+    assert found["estimate"]["awake"]["by_item"]["lambda"] > gb_seconds * 0.0000133334
     assert found["stream_per_month"] == pytest.approx(2 * 730 * 0.015)
     assert "The stream's shards themselves: $21.90 a month" in ask("cost")
 

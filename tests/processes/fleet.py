@@ -88,6 +88,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                preexec_fn=_interruptible,  # noqa: PLW1509 - nothing of it takes a lock
             )
         self.running.append(process)
         return process
@@ -241,6 +242,11 @@ class Processes:
 
     def log(self):
         return "".join(path.read_text() for path in sorted(self.folder.glob("*.log")))
+
+
+def _interruptible():
+    """Undo that a shell has its jobs in the background pass over SIGINT, which is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def is_alive(pid):

@@ -126,7 +126,8 @@ ELSEWHERE = {
     "sealStore": "above: another store",
     "availableNowTarget": "above: available now",
     **dict.fromkeys(
-        (*ACCESS, "storeEndpoint", "streamCalls"), "how a service is called: below, another stream"
+        (*ACCESS, "profile", "storeEndpoint", "streamCalls"),
+        "how a service is called: below, another stream",
     ),
     **dict.fromkeys(("publishTo", "publishInterval"), "test_publication.py: beside the batches"),
     "metrics": "test_figures.py: beside the batches",
