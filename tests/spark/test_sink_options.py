@@ -8,9 +8,9 @@ from shardfleet_spark.options.options import described, read_options
 from shardfleet_spark.options.sink_options import SinkOptions
 from shardfleet_spark.options_page import page
 from shardfleet_spark.sink.sink import make_batch_writer, make_stream_writer
+from tests.spark.test_source_options import KEY_ID, NEEDS, SECRET
 
 ROLE = "arn:aws:iam::123456789012:role/writer"
-KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/clicks"
 RECORDS = StructType().add("data", "binary").add("partition_key", "string")
 
@@ -37,16 +37,8 @@ CASES = {
     "heldInMemory": ("1g", 1 << 30, ["0", "-1"]),
     "giveUpAfter": ("1h", 3_600_000, ["0", "999ms", "later"]),
 }
-SECRET = {"accessKeyId", "secretAccessKey", "sessionToken"}
 FIELDS = {each.name: each.field for each in described(SinkOptions)}
 WRONG = [(name, text) for name, (_, _, wrong) in CASES.items() for text in wrong]
-KEYS = {"accessKeyId": KEY_ID, "secretAccessKey": "hidden"}
-NEEDS = {
-    "roleExternalId": {"roleArn": ROLE},
-    "accessKeyId": {"secretAccessKey": "hidden"},
-    "secretAccessKey": {"accessKeyId": KEY_ID},
-    "sessionToken": KEYS,
-}
 
 
 def read(**options):
