@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self, TypeVar
+
+from msgspec import Struct
 
 from shardfleet.kpl.packing import OutgoingRecord
 from shardfleet.producer.calls import Columns, checked, checked_alone, joined
@@ -19,8 +20,29 @@ from shardfleet.producer.sending import Producer
 from shardfleet.producer.settings import ProducerCounts, Receipt, ShardFlow
 
 T = TypeVar("T")
-_Given = tuple[bool, bool, Any, int]
-"""Whether aggregated, whether it is one record or the columns of several, which, their bytes."""
+
+
+class _Run(Struct, eq=False):
+    """
+    What calls of one kind gave, one after another.
+
+    Attributes:
+        aggregate: whether the records may travel in aggregates.
+        is_one_each: whether each call gave one record.
+        given: the records then; otherwise the columns of each call, and their bytes.
+
+    """
+
+    aggregate: bool
+    is_one_each: bool
+    given: list[Any]
+
+    def columns(self) -> tuple[Columns, int]:
+        """Return all records, and the bytes of their data and keys."""
+        if self.is_one_each:  # They were checked when they came.
+            return checked(self.given, record_bytes=sys.maxsize)
+        columns, sizes = zip(*self.given, strict=True)
+        return joined(columns), sum(sizes)
 
 
 class BlockingProducer:
@@ -40,7 +62,7 @@ class BlockingProducer:
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._is_closed = False
-        self._given: list[_Given] = []
+        self._given: list[_Run] = []
         self._given_bytes = 0
         self._thread = threading.Thread(target=self._serve, name="shardfleet-producer", daemon=True)
         self._thread.start()
@@ -110,19 +132,26 @@ class BlockingProducer:
         if not records:
             return
         settings, is_one = self._producer.settings, len(records) == 1
-        what: OutgoingRecord | Columns
+        what: OutgoingRecord | tuple[Columns, int]
         if is_one:
             (what,) = records
             size = checked_alone(what, record_bytes=settings.record_bytes)
         else:
-            what, size = checked(records, record_bytes=settings.record_bytes)
+            what = _, size = checked(records, record_bytes=settings.record_bytes)
         if self._given_bytes + self._producer.buffered_bytes >= settings.buffer_bytes:
             self._run(self._producer.room())
         with self._lock:
             self._raise_if_closed()
-            if not self._given:  # Within the lock: a flush that follows must come after it.
-                self._loop.call_soon_threadsafe(self._take, self._given)
-            self._given.append((aggregate, is_one, what, size))
+            runs = self._given
+            if not runs:  # Within the lock: a flush that follows must come after it.
+                self._loop.call_soon_threadsafe(self._take, runs)
+            if (
+                not runs
+                or runs[-1].aggregate is not aggregate
+                or runs[-1].is_one_each is not is_one
+            ):
+                runs.append(_Run(aggregate, is_one, []))
+            runs[-1].given.append(what)
             self._given_bytes += size
 
     def flush(self) -> None:
@@ -154,17 +183,16 @@ class BlockingProducer:
         finally:
             self._stop()
 
-    def _take(self, given: list[_Given]) -> None:
+    def _take(self, runs: list[_Run]) -> None:
         """Buffer what ``put`` has left in a list; in the loop's thread."""
         with self._lock:
-            if given is self._given:
+            if runs is self._given:
                 self._given = []
-            self._given_bytes -= sum([size for *_, size in given])
-        for (aggregate, are_single), group in groupby(given, key=itemgetter(0, 1)):
-            _, _, several, sizes = zip(*group, strict=True)
-            size = sum(sizes)
-            columns = checked(several, record_bytes=size)[0] if are_single else joined(several)
-            self._producer.buffer(columns, size, aggregate=aggregate)
+        for run in runs:
+            columns, size = run.columns()
+            self._producer.buffer(columns, size, aggregate=run.aggregate)
+            with self._lock:
+                self._given_bytes -= size
 
     def _raise_if_closed(self) -> None:
         if self._is_closed:
