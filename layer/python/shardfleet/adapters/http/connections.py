@@ -158,7 +158,6 @@ class HttpConnections:
     def give_back(self, connection: socket.socket, *, keep: bool) -> None:
         """Keep a connection for the next request, or close it."""
         if keep and len(self._idle) < self._kept_most:
-            connection.settimeout(self.endpoint.read_timeout_s)
             self._idle.append((connection, self._monotonic_s()))
         else:
             connection.close()
@@ -257,7 +256,8 @@ class SentRequest:
     def begin(self) -> None:
         """Send as much as goes without waiting."""
         connection = self._open()
-        connection.settimeout(0)
+        if connection.gettimeout() != 0:  # One that was used in a loop before needs no system call.
+            connection.settimeout(0)
         try:
             while self._unsent:
                 piece = self._unsent[0]

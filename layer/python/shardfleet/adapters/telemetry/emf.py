@@ -15,12 +15,13 @@ import json
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from enum import Enum
 from functools import cache
 from threading import Lock
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -137,19 +138,24 @@ class EmfEventSink:
             self._otlp.finish()
 
     def _measure(self, event: Event) -> None:
-        measured, totals = _measured(type(event).__name__), self._totals
-        for metric, value in _values(event, measured.readings):
-            self._readings[metric].append(value)
-            self._longest = max(self._longest, len(self._readings[metric]))
-        for metric, value in _values(event, measured.amounts):
-            totals[metric] += value
-        for metric in measured.zeroes:
+        kind, totals = type(event).__name__, self._totals
+        for field, metric, kept in _measured(kind):
+            value = getattr(event, field, None)
+            if value is None or not 0 <= value <= _VALUE_MOST:
+                continue
+            if kept is _Kept.READINGS:
+                readings = self._readings[metric]
+                readings.append(value)
+                self._longest = max(self._longest, len(readings))
+            elif kept is _Kept.SUM:
+                totals[metric] += value
+            elif isinstance(event, LeaseEvent):
+                of_shard = self._by_shard[metric]
+                before = of_shard[event.lease_key]
+                together = before + value if kept is _Kept.SHARD_SUM else max(before, value)
+                of_shard[event.lease_key] = together
+        for metric in metrics.ZEROES.get(kind, ()):
             totals[metric] += 0
-        if isinstance(event, LeaseEvent):
-            for both, wanted in measured.of_shard:
-                for metric, value in _values(event, wanted):
-                    known = self._by_shard[metric]
-                    known[event.lease_key] = both((value, known[event.lease_key]))
         for metric in metrics.counts_of(event):
             totals[metric] += 1
 
@@ -252,32 +258,26 @@ class _Counted:
         self._stream.flush()
 
 
-_Wanted = tuple[tuple[str, str], ...]  # (field, metric)
+class _Kept(Enum):
+    """How a metric's values of a minute are told."""
 
-
-class _Measured(NamedTuple):
-    """Which metrics a kind of event has; looked up once, for some come with each page."""
-
-    readings: _Wanted
-    amounts: _Wanted
-    zeroes: tuple[str, ...]
-    of_shard: tuple[tuple[Callable[[tuple[int, int]], int], _Wanted], ...]
+    READINGS = 0
+    SUM = 1
+    SHARD_SUM = 2
+    SHARD_PEAK = 3
 
 
 @cache
-def _measured(kind: str) -> _Measured:
-    def wanted(measured: Mapping[str, Mapping[str, str]]) -> _Wanted:
-        return tuple(measured.get(kind, {}).items())
-
-    return _Measured(
-        readings=wanted(metrics.READINGS),
-        amounts=wanted(metrics.AMOUNTS),
-        zeroes=metrics.ZEROES.get(kind, ()),
-        of_shard=((sum, wanted(metrics.SHARD_AMOUNTS)), (max, wanted(metrics.SHARD_PEAKS))),
+def _measured(kind: str) -> tuple[tuple[str, str, _Kept], ...]:
+    """Return field, metric and way of each of a kind of event; some come with each page."""
+    tables = (
+        (_Kept.READINGS, metrics.READINGS),
+        (_Kept.SUM, metrics.AMOUNTS),
+        (_Kept.SHARD_SUM, metrics.SHARD_AMOUNTS),
+        (_Kept.SHARD_PEAK, metrics.SHARD_PEAKS),
     )
-
-
-def _values(event: Event, wanted: _Wanted) -> list[tuple[str, int]]:
-    """Return the metrics of an event, as (name, value); an unknown or absurd value is none."""
-    found = [(metric, getattr(event, field, None)) for field, metric in wanted]
-    return [(m, value) for m, value in found if value is not None and 0 <= value <= _VALUE_MOST]
+    return tuple(
+        (field, metric, kept)
+        for kept, table in tables
+        for field, metric in table.get(kind, {}).items()
+    )
