@@ -1,6 +1,7 @@
 """Lease sync as properties: over any nonsense, and over random histories of a stream."""
 
 import random
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.leases.sync import plan_lease_sync
+from shardfleet.domain.leases.unreadable import stand_ins
 from shardfleet.domain.stream.hash_ranges import HASH_KEY_MAX, HashKeyRange, tiles_exactly
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard, ShardGraph
@@ -230,3 +232,46 @@ def test_a_shard_that_a_lease_names_as_its_parent_is_not_begun_again_by_a_stale_
     )
 
     assert not plan.create
+
+
+def key(number):
+    return f"shardId-{number:012d}"
+
+
+def line_of_shards(last):
+    """Return a line of shards, each made of the one before it."""
+    return [
+        Shard(
+            shard_id=key(number),
+            hash_key_range=HashKeyRange(0, HASH_KEY_MAX),
+            starting_sequence_number=str(number),
+            ending_sequence_number=None if number == last else str(number + 1),
+            parent_shard_id=key(number - 1),
+        )
+        for number in range(1, last + 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("listed", "remembered"),
+    [
+        pytest.param(line_of_shards(4)[2:], [2, 3], id="one aged out"),
+        pytest.param(line_of_shards(4)[3:], [3], id="two aged out"),
+        pytest.param(line_of_shards(2), [1, 2, 3], id="it is behind"),
+    ],
+)
+def test_what_is_done_with_is_not_forgotten_by_a_listing_that_the_next_may_contradict(
+    listed, remembered
+):
+    """The only lease cannot be read, so it proves nothing: what was kept is all that is known."""
+    sync = partial(
+        plan_lease_sync,
+        leases=stand_ins([key(4)], listed),
+        initial=ExtendedSequenceNumber("TRIM_HORIZON"),
+        listed_at_initial=None,
+    )
+    kept = sync(listed, finished=[key(1), key(2), key(3)]).finished
+
+    assert sorted(kept) == [key(number) for number in remembered]
+    again = [each for each in line_of_shards(4) if each.shard_id in {*kept, key(4)}]
+    assert not sync(again, leases=stand_ins([key(4)], again), finished=kept).create

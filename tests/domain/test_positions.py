@@ -222,6 +222,70 @@ def test_an_import_that_was_cut_off_anywhere_is_completed_by_the_next():
     assert texts(whole) == {"s0": "SHARD_END", "s1": "SHARD_END", "s2": "18", "s3": "TRIM_HORIZON"}
 
 
+# a goes on into f, which is merged of it and e; b was split into c and d, which were merged into e.
+DEEP = [
+    shard("a", LOW, first=1, closed=True),
+    shard("b", HIGH, first=2, closed=True),
+    shard("c", LOW, "b", first=10, closed=True),
+    shard("d", HIGH, "b", first=11, closed=True),
+    shard("e", HIGH, "c", "d", first=20, closed=True),
+    shard("f", WHOLE, "a", "e", first=30),
+]
+ALL_THAT_WAIT = {"c": ("b",), "d": ("b",), "e": ("c", "d"), "f": ("a", "e")}
+
+
+def begins_before_a_parent(table, graph):
+    """Return the leases that nothing was read of, and that find no lease of a listed parent."""
+    unread = {key for key, each in table.items() if str(each.checkpoint) == "TRIM_HORIZON"}
+    return [key for key in sorted(unread) if not table.keys() >= set(graph.parents(key))]
+
+
+@pytest.mark.parametrize("waiting", [ALL_THAT_WAIT, {"f": ("a", "e")}], ids=["all", "the child"])
+def test_the_child_of_a_merge_finds_a_lease_of_the_parent_that_nobody_has_begun(waiting):
+    leases = [lease("a", "5"), lease("b", "6")]
+    done = positions(waiting, a="END", b="AFTER:8:0")
+
+    plan = plan_import(done, leases, ShardGraph(DEEP))
+
+    assert plan.obstacles == ()
+    table = imported(plan, leases)
+    unread = dict.fromkeys("cdef", "TRIM_HORIZON")
+    assert texts(table) == {"a": "SHARD_END", "b": "8", **unread}
+    assert table["e"].parent_shard_ids == ("c", "d")
+    for count in range(len(plan.steps)):
+        half = imported(replace(plan, steps=plan.steps[:count]), leases)
+        assert begins_before_a_parent(half, ShardGraph(DEEP)) == []
+        again = plan_import(done, list(half.values()), ShardGraph(DEEP))
+        assert texts(imported(again, list(half.values()))) == texts(table)
+
+
+def test_of_a_parent_without_position_lease_and_living_ancestor_nothing_is_believed():
+    leases, done = [lease("s1", "5")], positions({"s3": ("s1", "s2")}, s1="END")
+
+    plan = plan_import(done, leases, GRAPH)
+
+    # Done and deleted, or lost: in doubt nothing is written, for s3 would not wait for s2.
+    assert [text.split(":")[0] for text in plan.obstacles] == ["s2"]
+    assert "so s3 would not wait for it" in plan.obstacles[0]
+    for known in (lease("s2", "7"), lease("s2", "SHARD_END")):
+        assert plan_import(done, [*leases, known], GRAPH).obstacles == ()
+    aged_out = ShardGraph([each for each in SHARDS if each.shard_id != "s2"])
+    assert plan_import(done, leases, aged_out).obstacles == ()
+    leased_already = [*leases, lease("s3", "TRIM_HORIZON")]
+    assert plan_import(done, leased_already, GRAPH).obstacles == ()
+
+
+def test_two_children_of_one_import_count_for_each_other():
+    # f waits for e, of whose parents one is done and the other has left the stream.
+    listed = [each for each in DEEP if each.shard_id not in "bd"]
+    done = positions({"f": ("a", "e"), "e": ("c", "d")}, a="END", c="END")
+
+    plan = plan_import(done, [lease("a", "5"), lease("c", "12")], ShardGraph(listed))
+
+    assert plan.obstacles == ()
+    assert [step.lease_key for step in plan.steps] == ["e", "f", "a", "c"]
+
+
 def test_an_import_never_goes_backwards():
     leases = [lease("s1", "100:2"), lease("s2", "SHARD_END"), lease("s3", "LATEST")]
     told = positions(s1="AFTER:99:7", s2="AFTER:20:0", s3="TRIM_HORIZON")

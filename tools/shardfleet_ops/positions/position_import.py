@@ -3,6 +3,11 @@ Positions of another reader as checkpoints of a lease table: what would be writt
 
 Only forwards (L13), only leases that nobody holds, and children have leases before their parent's
 says ``SHARD_END`` (protocol.md §4.6), so that an import that is cut off is completed by the next.
+
+The child of a merge has its lease as soon as one parent is done, and a parent without a lease is
+not waited for (§4.7). So the other parent gets one, too, with all that lies between it and what is
+still read: nobody has begun these, and they wait for their own parents. Of one that descends from
+nothing that is still read it is not known whether it was done: then nothing is written.
 """
 
 from __future__ import annotations
@@ -89,7 +94,7 @@ def plan_import(
     """
     found = _Import(positions, {lease.lease_key: lease for lease in leases}, graph)
     steps = found.steps()
-    obstacles = [*found.owned(gone), *found.backwards(), *found.lost()]
+    obstacles = [*found.owned(gone), *found.backwards(), *found.lost(), *found.unknown()]
     notes = list(found.unread())
     if any(each.after.startswith(AT_TIMESTAMP) for each in steps if each.change is not None):
         notes.append(
@@ -108,13 +113,39 @@ class _Import:
         self._graph = graph
         self._to = {key: checkpoint_of(position) for key, position in positions.shards.items()}
         self._waiting = positions.waiting
-        for child, parents in positions.waiting.items():
+        # Parents of which nothing is known, and the child that would not wait for them.
+        self._unknown: dict[str, str] = {}
+        begun = [
+            child
+            for child, parents in positions.waiting.items()
             # As at the end of a shard: the child of a merge has a lease when one parent ends.
-            if any(self._is_done(parent) for parent in parents):
-                self._to.setdefault(child, AT_TRIM_HORIZON)
+            if any(map(self._is_done, parents)) and child not in self._to
+        ]
+        self._to |= dict.fromkeys(begun, AT_TRIM_HORIZON)
+        self._lead_to([child for child in begun if child not in leases])
 
     def _is_done(self, shard_id: str) -> bool:
         return self._to.get(shard_id) == AT_SHARD_END
+
+    def _lead_to(self, made: list[str]) -> None:
+        """Make what lies between leases that are to be made and what is still read."""
+        while made:
+            child = made.pop()
+            for parent in self._graph.parents(child):
+                if parent in self._leases or parent in self._to:
+                    continue
+                if parent in self._waiting or any(
+                    map(self._is_unfinished, self._graph.ancestors(parent))
+                ):
+                    self._to[parent] = AT_TRIM_HORIZON
+                    made.append(parent)
+                else:
+                    self._unknown[parent] = child
+
+    def _is_unfinished(self, shard_id: str) -> bool:
+        lease = self._leases.get(shard_id)
+        is_begun = shard_id in self._to or (lease is not None and not lease.is_finished)
+        return is_begun and not self._is_done(shard_id)
 
     def steps(self) -> list[ImportStep]:
         by_age = sorted(self._to, key=self._age)
@@ -200,6 +231,13 @@ class _Import:
             f"{key}: the stream does not list it any more, so what was not read of it is gone"
             for key in sorted(self._to)
             if key not in self._graph.shards and key not in self._leases and not self._is_done(key)
+        ]
+
+    def unknown(self) -> list[str]:
+        return [
+            f"{key}: there is neither a position nor a lease of it, so {child} would not wait for "
+            "it: add its position to the file, or let the fleet's lease sync make its lease first"
+            for key, child in sorted(self._unknown.items())
         ]
 
     def unread(self) -> list[str]:
