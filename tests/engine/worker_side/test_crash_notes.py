@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from shardfleet.domain.delivery.calls import CallKind
+from shardfleet.domain.delivery.progress import position_of
 from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.engine.ownership.lease import HeldLease, Instant
@@ -259,6 +260,31 @@ async def test_a_death_over_records_that_were_done_all_the_same_is_not_charged_t
     assert not notes.is_charged(key(0))
     await notes.begin(key(0), a_call(at(7), at(8)))
     assert (await (await notes_of(store, ME, 1)).note(key(0))).crashes == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "records", "done", "is_charged"),
+    [
+        (CallKind.RECORDS, (5, 6), 5, True),
+        (CallKind.RECORDS, (5, 6), 6, False),
+        (CallKind.FLUSH, (), 6, True),
+        (CallKind.FLUSH, (), 7, False),
+    ],
+)
+@virtual
+async def test_what_was_done_to_its_last_record_is_charged_to_nobody(
+    kind, records, done, is_charged
+):
+    """Found by the simulation: the former owner, who lived, was still closing its note."""
+    store, stands = MemoryStateStore(), [position_of(at(n)) for n in (6, done)]
+    former, state = await notes_of(store, "former", 1), await notes_of(store, ME, 2)
+    noted = CrashNotes(former, suspicious=True, config=a_config(), events=MemoryEvents())
+    await noted.begin(key(0), NotedCall.of(kind, [at(n) for n in records], done=stands[0]))
+
+    notes = CrashNotes(state, suspicious=True, config=a_config(), events=MemoryEvents())
+    await notes.charge(key(0), done=stands[1])
+
+    assert notes.is_charged(key(0)) == is_charged
 
 
 @virtual

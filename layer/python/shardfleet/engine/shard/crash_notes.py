@@ -156,8 +156,8 @@ class CrashNotes:
 
         Args:
             lease_key: the shard.
-            done: how far it is. What was noted before that has been done since, in a turn that
-                wrote no notes.
+            done: how far it is. What was noted up to there has been done since, in a turn that
+                wrote no notes, or by the next owner while the one that noted it lived on.
 
         """
         if not self.follows_death or self.is_charged(lease_key) or lease_key in self.open:
@@ -167,7 +167,8 @@ class CrashNotes:
             return
         kind, crashes = CallKind(note.kind), note.crashes + 1
         first, last = read_position(note.first), read_position(note.last)
-        if last < done:
+        # A call without records is noted where the shard stood, and is done with beyond that.
+        if last < done or (last == done and kind is CallKind.RECORDS):
             return
         if kind is CallKind.RECORDS:
             charge = CrashCharge(first=first, last=last, crashes=crashes)
