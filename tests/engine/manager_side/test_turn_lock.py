@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.state.fleet_state import FleetState
-from shardfleet.errors import Throttled
+from shardfleet.errors import RightMissing, Throttled, Unsettled
 from shardfleet_testkit.clock import VirtualClock
 from shardfleet_testkit.memory import SeededEntropy
 from tests.engine.manager_side.fleet_kit import Fleet
@@ -110,6 +110,29 @@ async def test_a_table_that_does_not_answer_is_named_as_the_reason():
     assert await run_manager(fleet.config, fleet.ports(), run_ms=30_000) == 0
     (told,) = fleet.named("ManagerLockedOut")
     assert told.reason == "Throttled: state table"
+
+
+@virtual
+async def test_one_refusal_of_many_answers_is_no_missing_right():
+    """Found by the simulation: the last look at another manager's lock was refused by mistake."""
+    fleet, other = managers_apart(0)
+    first = asyncio.create_task(run_manager(fleet.config, other, run_ms=50_000))
+    await fleet.clock.sleep_ms(100)
+    state, looks = FleetState(fleet.store, fleet.clock), []
+    take_lock = state.take_lock
+
+    async def look(*given, **more):
+        looks.append(given)
+        if len(looks) == 30:
+            raise Unsettled(RightMissing("state.read lock"))
+        return await take_lock(*given, **more)
+
+    state.take_lock = look
+    assert await run_manager(fleet.config, replace(fleet.ports(), state=state), run_ms=30_000) == 0
+    assert len(looks) == 30
+    (told,) = fleet.named("ManagerLockedOut")
+    assert told.reason == "RightMissing: state.read lock"
+    await first
 
 
 @virtual

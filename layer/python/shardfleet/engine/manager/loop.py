@@ -52,6 +52,7 @@ class _Run:
         self._began_ms = ports.clock.monotonic_ms()
         self._obstacle = ""  # why there is no lock now
         self._refusal: ShardfleetError | None = None  # which is the obstacle
+        self._was_answered = False  # about the lock, once at least
         self._had_lock = False
         self._manager = LeaseManager(config, ports)
         self._most_ms = ports.clock.monotonic_ms() + run_ms
@@ -85,7 +86,8 @@ class _Run:
         # Without an answer the hold runs out by itself.
         with suppress(ShardfleetError):
             await self._ports.state.release_lock(self._holder)
-        if not self._had_lock and isinstance(self._refusal, ConfigurationError):
+        # Once it was answered the right is there; the last try alone may be refused by mistake.
+        if not self._was_answered and isinstance(self._refusal, ConfigurationError):
             raise self._refusal
         return turns
 
@@ -97,9 +99,9 @@ class _Run:
         longest_ms = max(config.cycle_ms, config.linger_ms) + LOCK_EXTRA_MS + config.clock_skew_ms
         try:
             token = await state.take_lock(self._holder, duration_ms=hold_ms, longest_ms=longest_ms)
-            if token is not None:
-                return await state.prompts()
-            self._obstacle, self._refusal = _HELD_BY_ANOTHER, None
+            prompts = await state.prompts() if token is not None else None
+            self._obstacle, self._was_answered = _HELD_BY_ANOTHER, True
+            return prompts
         except ShardfleetError as error:
             self._obstacle, self._refusal = _words(error), settled(error)
         return None
