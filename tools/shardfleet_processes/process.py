@@ -19,6 +19,7 @@ from msgspec import Struct
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.offers import Board, Offer
 from shardfleet.domain.slots.slot import Slot, SlotInput, TurnOutcome, ask_to_drain
+from shardfleet.domain.slots.usage import UNKNOWN
 from shardfleet.engine.manager.turn import ManagerPorts
 from shardfleet.engine.ports import Clock, EventSink, Process, StateStore
 from shardfleet.engine.retry import Halt
@@ -175,25 +176,36 @@ class FleetProcess:
         manager = asyncio.create_task(StandingManager(config, ports, self._offers).run(halt))
         try:
             while not halt.is_set and not manager.done():
-                with_slots = await self._look()
-                await halt.wait(config.renew_ms if with_slots else min(HUNGRY_MS, config.renew_ms))
+                await self._look()
+                await halt.wait(self._pause_ms)
         finally:
             halt.set()
             await self._leave()
             await manager
 
-    async def _look(self) -> bool:
-        """Show that this process lives, take or give up a slot; return whether it has one."""
+    @property
+    def _pause_ms(self) -> int:
+        """Return how long to wait: with a slot until a sign of life is due; one may be overdue."""
+        soon_ms = min(HUNGRY_MS, self._config.renew_ms)
+        left_ms = self._beat_ms - self._clock.monotonic_ms()
+        return max(left_ms, soon_ms) if self._slots else soon_ms
+
+    async def _beat(self, *, is_leaving: bool = False) -> None:
+        """Show that this process lives, if that is due; what fails stays due."""
         now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._beat_ms:
+            cpu = UNKNOWN if is_leaving else self._ports.cpu()
+            await self._offers.beat(self._started_ms, is_leaving=is_leaving, cpu=cpu)
+            self._beat_ms = now_ms + self._config.renew_ms
+
+    async def _look(self) -> None:
+        """Show that this process lives, take or give up a slot."""
         try:
-            if now_ms >= self._beat_ms:
-                self._beat_ms = now_ms + self._config.renew_ms
-                await self._offers.beat(self._started_ms, cpu=self._ports.cpu())
+            await self._beat()
             await self._settle(await self._offers.look())
         except ShardfleetError as error:
             delay = SlotDelayed(slot_id="", worker_id=self._host, error=told(error))
             self._ports.events.emit(delay)
-        return bool(self._slots)
 
     async def _settle(self, board: Board) -> None:
         for name, slot in [*self._slots.items()]:
@@ -214,14 +226,15 @@ class FleetProcess:
         """Let every slot hand over; a handler that outlives its time-out ends the process."""
         config, slots = self._config, [*self._slots.values()]
         end_ms = self._clock.monotonic_ms() + config.handler_timeout_ms + config.turn_margin_ms
+        self._beat_ms = self._clock.monotonic_ms()  # That it leaves is news.
         with suppress(ShardfleetError):
-            await self._offers.beat(self._started_ms, is_leaving=True)
+            await self._beat(is_leaving=True)
         await asyncio.gather(*(slot.hand_over(self._state) for slot in slots))
         pending = {slot.task for slot in slots}
         while pending and self._clock.monotonic_ms() < end_ms:
-            _, pending = await asyncio.wait(pending, timeout=config.renew_ms / 1000)
+            _, pending = await asyncio.wait(pending, timeout=self._pause_ms / 1000)
             with suppress(ShardfleetError):
-                await self._offers.beat(self._started_ms, is_leaving=True)
+                await self._beat(is_leaving=True)
             await asyncio.gather(*(slot.hand_over(self._state) for slot in slots))
         for name, slot in self._slots.items():
             await self._offers.finish(name, slot.offer)
