@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from shardfleet.domain.leases.changes import assign, checkpoint, renew, take
+from shardfleet.domain.leases.changes import assign, checkpoint, initiate_handover, renew, take
 from shardfleet.domain.stream.sequence import AT_SHARD_END
 from shardfleet_testkit import checkers
 from tests.simulation.test_checkers_planted import (
@@ -74,6 +74,28 @@ def test_who_took_a_lease_in_a_handover_need_not_be_told_when_it_is_forced(took_
         writes(checker, take(pending, LEADER.worker_id), before=pending, after=its, by=LEADER)
     forced = replace(its, checkpoint_owner=None)
     writes(checker, assign(its, LEADER.worker_id), before=its, after=forced, by=MANAGER)
+
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(
+    ("told_ms", "after_ms", "violations"),
+    [(30_000, 29_000, 1), (30_000, 30_000, 0), (5_000, 4_000, 1), (5_000, 26_617, 0)],
+)
+def test_a_handover_may_be_forced_once_the_time_is_over_that_the_fleet_is_told(
+    told_ms, after_ms, violations
+):
+    """Seed 21: a KCL worker took a lease in a handover, which the manager ended by G6."""
+    checker, found = planted(checkers.NobodyIsRobbed)
+    checker.ledger.handover_ms = told_ms
+    pending = replace(MINE, lease_owner=LEADER.worker_id, checkpoint_owner=ME.worker_id)
+    handed = initiate_handover(MINE, LEADER.worker_id)
+    writes(checker, handed, before=MINE, after=pending, by=MANAGER)
+    later = renewed(pending)
+    writes(checker, renew(pending), before=pending, after=later, at_ms=after_ms - 1, by=LEADER)
+    forced = replace(later, checkpoint_owner=None)
+    ending = assign(later, LEADER.worker_id)
+    writes(checker, ending, before=later, after=forced, at_ms=after_ms, by=MANAGER)
 
     assert len(found) == violations
 

@@ -134,6 +134,7 @@ class RunLedger:
         kept: records that were given up, by the documents that have them.
         max_crashes: deaths over one record before it is given up.
         outlived_ms: no call that is over in time lasts as long.
+        handover_ms: what a handover may take, or a handler's call, by what the fleet is told.
         keeps: what is given up is kept in documents.
         spoilt: documents of the fleet state that somebody made unreadable, ``kind/id``.
 
@@ -154,6 +155,7 @@ class RunLedger:
         self.max_age_ms = 0
         self.max_crashes = 3
         self.outlived_ms = 4_900
+        self.handover_ms = 30_000
         self.wanted_again: dict[str, dict[tuple[int, int], SourceRecord]] = {}
         self.kept: dict[str, list[SourceRecord]] = {}
         self.keeps = False

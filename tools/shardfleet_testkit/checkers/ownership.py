@@ -107,7 +107,7 @@ class NobodyIsRobbed(Checker):
         is_forced = (
             before.checkpoint_owner is not None
             and before.lease_owner == after.lease_owner
-            and write.at_ms - self._handovers[key] >= _PATIENCE_MS
+            and write.at_ms - self._handovers[key] >= min(_PATIENCE_MS, self.ledger.handover_ms)
         )
         ended_ms = self._ended.get(owner or "", -1)
         is_over = ended_ms >= max(0, self._renewed.get((key, owner or ""), 0))

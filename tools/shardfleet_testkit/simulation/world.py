@@ -63,6 +63,7 @@ def _tell(ledger: RunLedger, shape: Shape) -> None:
     ledger.passes = FILTERS[config.filters]
     ledger.max_crashes = config.max_crashes
     ledger.outlived_ms = config.handler_timeout_ms - 100
+    ledger.handover_ms = max(config.handover_timeout_ms, config.handler_timeout_ms)
     ledger.max_age_ms = config.max_record_age_ms
     ledger.wanted_from_ms = round(shape.instant_s * 1000)
 
