@@ -132,6 +132,27 @@ def test_a_lease_of_a_slot_that_has_ended_may_be_assigned_at_once():
     assert not found
 
 
+@pytest.mark.parametrize(
+    ("silent_ms", "ended_ms", "violations"),
+    [(14_589, 15_313, 0), (14_589, 19_000, 1), (8_000, 8_724, 1), (14_589, 13_000, 0)],
+)
+def test_who_wakes_when_its_slot_was_ended_may_renew_until_it_looks(
+    silent_ms, ended_ms, violations
+):
+    """Seed 281: a process froze for 14 s, and its slot was ended 0.7 s after it woke."""
+    checker, found = planted(checkers.NobodyIsRobbed)
+    lease = MINE
+    for at_ms in sorted([0, silent_ms, ended_ms, ended_ms + 2_322]):
+        if at_ms == ended_ms:
+            stores(checker, a_slot(state="ENDED"), at_ms=at_ms, by=MANAGER)
+        else:
+            writes(checker, renew(lease), before=lease, after=renewed(lease), at_ms=at_ms)
+            lease = renewed(lease)
+    change = assign(lease, OTHER.worker_id)
+    writes(checker, change, before=lease, after=HIS, at_ms=ended_ms + 4_000, by=MANAGER)
+    assert len(found) == violations
+
+
 def test_a_handover_from_somebody_who_is_not_the_owner_is_found():
     checker, found = planted(checkers.NobodyIsRobbed)
     begun = replace(HIS, lease_owner="java-1", checkpoint_owner=ME.worker_id)
@@ -279,6 +300,24 @@ def test_progress_that_is_noted_of_lanes_is_stored(since, lane_at, violations):
     stores(checker, note, kind=LANES, name=KEY, by=ME)
     writes(checker, renew(before), before=before, after=before)
     writes(checker, evict(before), before=before, after=replace(before, lease_owner=None))
+    assert len(found) == violations
+
+
+@pytest.mark.parametrize(
+    ("frozen_ms", "ends_ms", "violations"), [(0, 19_000, 0), (0, 20_427, 1), (18_702, 20_427, 0)]
+)
+def test_a_window_that_the_table_refused_to_the_end_is_not_stored(frozen_ms, ends_ms, violations):
+    """Seed 286: between the last refusal and the turn's end the worker was frozen."""
+    checker, found = planted(checkers.ProgressIsStored)
+    checker.ledger.has_windows = True
+    has_records(checker, 7)
+    by, before = Somebody(), replace(MINE, checkpoint=at(6))
+    by.faults, by.frozen_ms = [(1, "throttled")], frozen_ms
+
+    checker.batch_done(0, by, KEY, done=[at(7)])
+    writes(checker, renew(before), before=before, after=before, by=by)
+    free = replace(before, lease_owner=None)
+    writes(checker, evict(before), before=before, after=free, at_ms=1 + ends_ms, by=by)
     assert len(found) == violations
 
 

@@ -28,6 +28,7 @@ _FOREVER_MS = 10**12
 _LOADED_BATCH_MS = 16_000
 # A few calls, two of them as slow as calls may be.
 _AT_BEGINNING_MS = 8_000
+_CALLS_MS = 4_000
 
 
 def _is_java(by: Suspect) -> bool:
@@ -111,11 +112,21 @@ class NobodyIsRobbed(Checker):
         )
         ended_ms = self._ended.get(owner or "", -1)
         is_over = ended_ms >= max(0, self._renewed.get((key, owner or ""), 0))
+        is_over = is_over or self._ended_in_silence(key, owner or "")
         age_ms = write.at_ms - self._kept[key][1]
         is_free = is_forced or is_over or is_operator(write.by) or self._is_of_the_kcl(write)
         if age_ms < 3 * self.renew_ms and not is_free:
             text = f"{write.by.name} wrote {operation} to a lease of {owner}, {age_ms} ms old"
             self.found(write.at_ms, key, text)
+
+    def _ended_in_silence(self, key: str, owner: str) -> bool:
+        """Return whether an owner has woken since, and cannot know yet that its slot is over."""
+        ended_ms, woke_ms = self._ended.get(owner, -1), self._revived.get(key)
+        if owner not in self._over or woke_ms is None or ended_ms - woke_ms > _CALLS_MS:
+            return False
+        # It looks at its slot in each renewal time.
+        known_ms = max(ended_ms, woke_ms) + self.renew_ms + _CALLS_MS
+        return self._renewed.get((key, owner), 0) <= known_ms
 
     def _is_of_the_kcl(self, write: LeaseWrite) -> bool:
         """Return whether a leader of Java's may take this lease, by what it saw in its run."""

@@ -127,7 +127,8 @@ class ProgressIsStored(Checker):
                 self._compare(at_ms, by, lease)
 
     def _compare(self, at_ms: int, by: Suspect, lease: Lease) -> None:
-        refused = any(at_ms - ms < _REFUSED_MS and what in _REFUSALS for ms, what in by.faults)
+        since_ms = at_ms - _REFUSED_MS - by.frozen_ms
+        refused = any(ms > since_ms and what in _REFUSALS for ms, what in by.faults)
         if self.ledger.has_windows and refused:
             return
         done = self._done.get((by.name, lease.lease_key), ())
