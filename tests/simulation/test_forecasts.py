@@ -13,7 +13,7 @@ from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.memory import SeededEntropy
 from tests.simulation.drawn_fleet import DrawnFleet
 
-SEEDS, TURNS = range(7, 32), 40
+SEEDS, TURNS = range(1, 26), 40
 OFTEN = {
     *("a stop", "a sleeping shard", "a lost worker", "a fresh assignment"),
     *("a pause", "another application"),

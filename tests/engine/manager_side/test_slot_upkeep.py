@@ -288,6 +288,20 @@ async def test_a_slot_that_leaves_stays_when_it_is_needed_again():
 
 
 @virtual
+async def test_a_slot_that_stays_is_given_leases_in_the_same_turn():
+    """Found by forecasts: it was asked to stay behind that, and refused what it was planned."""
+    fleet, slots = await shrinking_fleet()
+    await live(fleet, slots, turns=4)
+    assert (await fleet.slot("s0002")).leaving_ms
+    force_setattr(fleet.config, "leases_per_worker", 2)
+    free = replace(next(iter(fleet.leases.leases.values())), lease_owner=None)
+    fleet.leases.leases[free.lease_key] = replace(free, checkpoint_owner=None)
+    await live(fleet, slots, turns=1)
+    assert fleet.owners()[0] == "f-s0002"
+    assert not fleet.named("AssignmentLost")
+
+
+@virtual
 async def test_how_long_a_surplus_has_lasted_outlives_the_manager_s_invocation():
     fleet, slots = await shrinking_fleet()
     for _ in range(4):

@@ -249,8 +249,16 @@ class TurnPlan(Struct, frozen=True, kw_only=True):
     @property
     def examined(self) -> frozenset[str]:
         """Return the ids of workers that may be over: their executions are looked at."""
-        examined = {d.slot_id for d in self.slots.decisions if d.task is SlotTask.EXAMINE}
-        return frozenset(s.worker_id for s in self.snapshot.slots if s.slot_id in examined)
+        return self._workers_to(SlotTask.EXAMINE)
+
+    @property
+    def staying(self) -> frozenset[str]:
+        """Return the ids of workers that were to leave, and take leases once they are to stay."""
+        return self._workers_to(SlotTask.STAY)
+
+    def _workers_to(self, task: SlotTask) -> frozenset[str]:
+        slot_ids = {each.slot_id for each in self.slots.decisions if each.task is task}
+        return frozenset(s.worker_id for s in self.snapshot.slots if s.slot_id in slot_ids)
 
     @property
     def urgent_changes(self) -> Sequence[tuple[LeaseChange, Event | None]]:

@@ -219,12 +219,13 @@ class LeaseManager:
         """Do first what nobody reads for as long as it is not done, and clean up last."""
         self._refusal, ports = None, self._ports
         existing = {lease.lease_key for lease in plan.snapshot.survey.leases}
-        examined = plan.examined
+        looked_after = plan.examined | plan.staying
         first: list[Assignment] = []
         later: list[Assignment] = []
         for each in plan.assignment.assignments:
-            # Who may have to start anew is told of nothing before: it would lose that write.
-            waits = each.lease.lease_key not in existing or each.worker_id in examined
+            # Who may have to start anew is told of nothing before: it would lose that write; and
+            # who is to leave takes nothing before it is asked to stay.
+            waits = each.lease.lease_key not in existing or each.worker_id in looked_after
             (later if waits else first).append(each)
         await self._step("losses", lambda box: self._apply(plan.urgent_changes, box))
         # A nap is taken away before its lease is given, a lease before its lost slot starts anew.
