@@ -15,7 +15,7 @@ from shardfleet.domain.slots.slot import (
 )
 from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.events.delivery import AggregatesNotExpanded
-from shardfleet.events.worker import HandoverNoticed, LeaseReleased
+from shardfleet.events.worker import HandoverNoticed, HandoverUnclaimed, LeaseReleased
 from shardfleet_testkit.clock import run_virtual
 from shardfleet_testkit.memory import MemoryEvents
 from shardfleet_testkit.memory_handler import MemoryHandler
@@ -96,6 +96,42 @@ def test_a_next_owner_that_reads_already_begins_within_a_second_whenever_it_look
 
     leases = [a_lease(0), a_lease(1, lease_owner=OTHER)]
     in_world(scenario, shards=2, leases=leases, max_batch_records=5, idle_end_ms=60_000)
+
+
+@virtual
+@pytest.mark.parametrize("begins_again", [False, True])
+async def test_a_next_owner_that_died_is_waited_for_and_the_shard_is_read_meanwhile(begins_again):
+    """For 10 s nobody knows that it is dead: who was let go of for it stood still as long."""
+    world = World(max_batch_records=5, idle_end_ms=120_000)
+    old, dead = await world.open_slot(), await world.open_slot("s0002")
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(world.turn(dead))
+    await world.clock.sleep_ms(1_000)
+    task.cancel()
+    await world.kill(before)
+
+    async def slow(batch):
+        await world.clock.sleep_ms(200)
+
+    theirs = MemoryHandler(world.clock, slow)
+    world.handler = MemoryHandler(world.clock, slow)
+    world.put(1, 1_000)
+    turns = [asyncio.create_task(world.turn(old))]
+    begun_ms = await hand_over(world, after_ms=5_000)
+    if begins_again:
+        await world.clock.sleep_ms(4_000)
+        turns.append(asyncio.create_task(world.turn(dead, handler=theirs)))
+    await world.run_until(lambda: world.lease().checkpoint_owner is None)
+    ended_ms = world.clock.monotonic_ms()
+    assert world.lease().lease_owner == (OTHER if begins_again else ME)
+    # Noticed within a renewal time; then it is silent for the failover time, or not.
+    assert ended_ms - begun_ms <= (1 if begins_again else 3) * world.config.renew_ms + 4_500
+    await asyncio.gather(*turns)
+
+    assert [*world.numbers, *(int(data) for data in theirs.payloads)] == [*range(1, 1_001)]
+    calls = sorted([*world.handler.calls, *theirs.calls], key=lambda call: call.began_ms)
+    assert max(b.began_ms - a.ended_ms for a, b in pairwise(calls)) <= 1_000
+    assert [e.next_owner for e in world.told(HandoverUnclaimed)] == [OTHER] * (not begins_again)
 
 
 @virtual
@@ -208,11 +244,20 @@ def in_order_with_repeats(numbers, last):
     )
 
 
+async def beat_on(world):
+    """Give the other slot's signs of life, as one does that waits for what it is handed."""
+    while True:
+        await world.clock.sleep_ms(world.config.renew_ms)
+        now_ms = world.clock.now_ms()
+        await world.change_slot(lambda s: replace(s, heartbeat_ms=now_ms), "s0002")
+
+
 def dying_old_owner(act_at):
     """Let the old owner die at one step of a handover, and begin its next turn at once."""
 
     async def scenario(world):
         old, new = await world.open_slot(), await world.open_slot("s0002")
+        beating = asyncio.create_task(beat_on(world))
 
         async def slow(batch):
             await world.clock.sleep_ms(200)
@@ -225,6 +270,7 @@ def dying_old_owner(act_at):
         await moving
         if world.deaths:
             await world.turn(old)
+        beating.cancel()
         assert (world.lease().lease_owner, world.lease().checkpoint_owner) == (OTHER, None)
         done_by_old = len(world.numbers)
         await world.turn(new)

@@ -269,6 +269,7 @@ class Bench:
         self.events = MemoryEvents()
         self.epoch_reads = 0
         self.epoch_is_current = True
+        self.beats = {}
         self.checkpointer = self.another(failover_ms=failover_ms)
 
     def another(self, *, failover_ms=10_000, worker_id=ME):
@@ -287,7 +288,12 @@ class Bench:
             renew_ms=failover_ms // 3,
             patience=patience,
             events=self.events,
+            beat_of=self._beat_of,
         )
+
+    async def _beat_of(self, worker_id):
+        await asyncio.sleep(0)
+        return self.beats.get(worker_id)
 
     async def _epoch_is_mine(self):
         await asyncio.sleep(0)

@@ -77,8 +77,8 @@ CONDITIONS = (
         (CHANGES, "    if not in_handover:\n", "    if in_handover and not in_handover:\n"),
         (
             "engine/ownership/checkpointer.py",
-            "if held.in_handover and self._is_awaited(held):",
-            "if held.in_handover and not held.in_handover:",
+            "if h.in_handover and not h.halt.is_set]",
+            "if h.in_handover and not h.in_handover]",
         ),
     ),
     mutant(

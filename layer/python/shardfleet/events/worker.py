@@ -149,6 +149,12 @@ class HandoverNoticed(LeaseEvent, frozen=True, kw_only=True):
     next_owner: str
 
 
+class HandoverUnclaimed(LeaseEvent, frozen=True, kw_only=True):
+    """The slot that was to have a lease next gives no sign of life: its owner keeps it."""
+
+    next_owner: str
+
+
 class OwnWriteRecognised(LeaseEvent, frozen=True, kw_only=True):
     """A write whose answer never came had landed (hazard H1)."""
 

@@ -41,6 +41,7 @@ from shardfleet.errors import (
     kind_of,
 )
 from shardfleet.events.worker import (
+    HandoverUnclaimed,
     LeaseAdopted,
     LeaseReleased,
     LeaseUnreadable,
@@ -54,6 +55,11 @@ _TICKS = 8
 # A lease that names us and is adopted while an outdated invocation still renews it: that one
 # learns of its end within a tick, so a few rounds suffice.
 _ADOPTION_ROUNDS_MOST = 3
+# A slot that gives no sign of life for so many renewal times, the failover time, does not come.
+_SILENT_RENEWALS = 3
+
+
+BeatOf = Callable[[str], Awaitable[int | None]]
 
 
 class Adoption(StrEnum):
@@ -85,6 +91,7 @@ class Checkpointer:
         renew_ms: int,
         patience: Patience,
         events: EventSink,
+        beat_of: BeatOf,
     ) -> None:
         """
         Begin with no leases.
@@ -95,6 +102,8 @@ class Checkpointer:
             renew_ms: no lease is left unconfirmed for longer, while the table answers.
             patience: back-off after a refused write.
             events: where adoptions and releases are told.
+            beat_of: the last sign of life of a slot, by its worker's id, epoch milliseconds; 0: it
+                has given none since it was started; None: the worker is no slot.
 
         """
         self._writer = writer
@@ -103,6 +112,7 @@ class Checkpointer:
         self._renew_ms = renew_ms
         self._patience = patience
         self._events = events
+        self._beat_of = beat_of
         self._known: dict[str, HeldLease] = {}
         self._on_its_way: set[str] = set()
         self._told_unreadable: set[str] = set()
@@ -317,21 +327,42 @@ class Checkpointer:
             # A checkpoint on its way may have renewed it by then (hazard H14).
             renew = partial(self.renew, older_than_ms=self._renew_ms - tick_ms)
             answered = await all_of(*(self.alone(held, renew) for held in due))
-            for held in self.held:
-                if held.in_handover and self._is_awaited(held):
-                    held.halt.set()
+            asked = [h for h in self.held if h.in_handover and not h.halt.is_set]
+            answered += await all_of(*(self.alone(held, self._look_for_next) for held in asked))
             # No batch is waited for where no consumer is at work, as while user code is imported
             # (protocol.md §3.5, #1743).
-            ready = [h for h in self.held if h.in_handover and not h.at_work]
+            ready = [h for h in self.held if h.in_handover and h.halt.is_set and not h.at_work]
             answered += await all_of(*(self.alone(held, self._hand_over) for held in ready))
             failures = 0 if all(answered) else failures + 1
             back_off_ms = self._patience.back_off_ms(failures) if failures else tick_ms
             await halt.wait(min(self._renew_ms // 2, back_off_ms))
 
-    def _is_awaited(self, held: HeldLease) -> bool:
-        """Return whether the next owner looks for the lease by now, or nothing was read of it."""
-        noticed_ms = self._writer.instant().monotonic_ms - held.noticed_ms
-        return held.lag_ms < 0 or noticed_ms >= self._renew_ms
+    async def _look_for_next(self, held: HeldLease) -> None:
+        """
+        Let a lease go once its next owner looks for it; keep what that one does not come for (G2).
+
+        A slot that waits gives a sign of life each renewal time: one that comes after the handover
+        was noticed is proof that nobody would wait for a dead one. Where nothing was read, and of
+        workers that are no slots, nothing is waited for but a look.
+        """
+        next_owner = held.lease.lease_owner or ""
+        beat = await self._beat_of(next_owner) if held.lag_ms >= 0 else None
+        waited_ms = self._writer.instant().monotonic_ms - held.noticed_ms
+        if held.noticed_beat is None:
+            held.noticed_beat = beat
+        is_heard = (
+            waited_ms >= self._renew_ms if beat is None else beat not in (0, held.noticed_beat)
+        )
+        if is_heard or held.lag_ms < 0:
+            held.halt.set()
+        elif waited_ms >= _SILENT_RENEWALS * self._renew_ms and await self._writer.write(
+            held, lambda known: assign(known.lease, self.worker_id)
+        ):
+            self._events.emit(
+                HandoverUnclaimed(
+                    lease_key=held.lease_key, worker_id=self.worker_id, next_owner=next_owner
+                )
+            )
 
     async def renew_before_leaving(self, since_monotonic_ms: int, halt: Halt) -> None:
         """

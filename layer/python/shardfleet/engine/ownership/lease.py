@@ -36,6 +36,7 @@ class HeldLease:
         halt: set when this worker must begin no more work on the shard.
         at_work: a consumer works on the shard; it ends a handover itself, after its batch.
         noticed_ms: when its handover was noticed, on the monotonic clock.
+        noticed_beat: its next owner's last sign of life then, if that is a slot; None until known.
         is_unwanted: to be given up to nobody as soon as nothing runs: paused, or fast asleep.
         lag_ms: MillisBehindLatest of the last read, -1 unknown (hazard H18).
         read_ms: when that was, on the monotonic clock.
@@ -67,6 +68,7 @@ class HeldLease:
         "lease",
         "lease_key",
         "lock",
+        "noticed_beat",
         "noticed_ms",
         "outcome",
         "read_ms",
@@ -87,6 +89,7 @@ class HeldLease:
         self.halt = Halt()
         self.at_work = False
         self.noticed_ms = confirmed.monotonic_ms
+        self.noticed_beat: int | None = None
         self.is_unwanted = False
         self.lag_ms = -1
         self.read_ms = confirmed.monotonic_ms

@@ -289,7 +289,7 @@ class LeaseWriter:
         known = held.in_handover
         held.lease = lease
         if held.in_handover and not known and lease.effective_owner == self.worker_id:
-            held.noticed_ms = self._clock.monotonic_ms()
+            held.noticed_ms, held.noticed_beat = self._clock.monotonic_ms(), None
             self._events.emit(
                 HandoverNoticed(
                     lease_key=held.lease_key,

@@ -36,7 +36,7 @@ from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.engine.stream_clock import StreamClock
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.tasks import TurnTasks
-from shardfleet.errors import MalformedLease, Throttled
+from shardfleet.errors import MalformedDocument, MalformedLease, Throttled
 
 
 class ShardWork:
@@ -68,6 +68,7 @@ class ShardWork:
         self._ports = ports
         self._patience = patience
         self._calls_end_ms = calls_end_ms
+        self._prefix = slot.worker_id.removesuffix(slot.slot_id)
         self._consumed: dict[str, HeldLease] = {}
         self._consumer_ports: ConsumerPorts | None = None
         self._is_halted = False
@@ -90,7 +91,17 @@ class ShardWork:
             renew_ms=config.renew_ms,
             patience=patience,
             events=ports.events,
+            beat_of=self._beat_of,
         )
+
+    async def _beat_of(self, worker_id: str) -> int | None:
+        """Return a slot's last sign of life; 0 of one that cannot be read, None: it is no slot."""
+        try:
+            found = await self._ports.fleet_state.slot(worker_id.removeprefix(self._prefix))
+        except MalformedDocument:
+            return 0
+        is_slot = found is not None and found.slot.worker_id == worker_id
+        return found.slot.heartbeat_ms if is_slot else None
 
     async def check_stream(self, halt: Halt) -> None:
         """

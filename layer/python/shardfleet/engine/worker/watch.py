@@ -251,6 +251,7 @@ class SlotWatch:
             keys != self._told
             or usage.differs_from(self._usage_told, by=_USAGE_STEP)
             or self.served_seq > self._slot.served_seq
+            or self._awaited  # Their owners let them go once they hear of this one (G2).
             or (self._slot.drain and self._slot.state is SlotState.RUNNING)
         )
         if not has_changed and now_ms - self._beat_ms < self._config.failover_ms:
