@@ -50,11 +50,18 @@ def test_a_process_that_leaves_is_waited_for_by_nobody():
 
 def test_what_a_dead_process_has_had_counts_for_nobody():
     assert board(hosts=["p", "q"], a="x", b="x").to_take("p") is None
-    assert board(hosts=["p", "q"], a="x", b="x").to_give_up("p") is None
+    assert board(hosts=["p", "q"], a="x", b="x").to_pass_on("p") is None
 
 
-def test_who_has_two_more_than_another_gives_one_up():
+def test_who_has_two_more_than_another_passes_one_on():
     found = board(hosts=["p", "q"], a="p", b="p")
-    assert found.to_give_up("p") == "b"
-    assert found.to_give_up("q") is None
-    assert board(hosts=["p", "q"], a="p", b="q", c="q").to_give_up("q") is None
+    assert found.to_pass_on("p") == "b"
+    assert found.to_pass_on("q") is None
+    assert board(hosts=["p", "q"], a="p", b="q", c="q").to_pass_on("q") is None
+
+
+def test_of_several_that_have_two_more_one_passes_one_on_at_a_time():
+    found = board(hosts=["p", "q", "r"], a="p", b="p", c="q", d="q")
+    assert [found.to_pass_on(host) for host in "pqr"] == [None, "d", None]
+    found = board(hosts=["p", "q", "r"], a="p", b="p", c="q", d="")
+    assert [found.to_pass_on(host) for host in "pqr"] == [None, None, None]

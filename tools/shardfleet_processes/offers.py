@@ -177,6 +177,17 @@ class OfferLauncher:
             await self._write(OFFER, name, body)
         self._versions.pop(f"{OFFER}/{name}", None)
 
+    async def pass_on(self, name: str, offer: Offer) -> None:
+        """
+        Offer a slot of this process once more: another one's turn goes on with its leases.
+
+        Raises:
+            OutcomeUnknown, Throttled: try again.
+
+        """
+        await self._write(OFFER, name, {"text": offer.text})
+        self._versions.pop(f"{OFFER}/{name}", None)
+
     async def forget_the_dead(self) -> None:
         """Delete processes that have been silent for long (the manager's)."""
         now_ms, seen = self._clock.monotonic_ms(), self._hosts_seen  # A look makes another one.

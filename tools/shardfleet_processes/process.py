@@ -48,6 +48,9 @@ _FIRST_PAUSE_MS, _MAX_PAUSE_MS = 1_000, 300_000  # hazard H9, as the state machi
 class CarriedTurn(Protocol):
     """One turn of a slot: an engine's :class:`~shardfleet.engine.worker.turn.WorkerTurn`."""
 
+    def leave(self) -> None:
+        """Let it end in good order, its leases renewed: the slot's next turn goes on with them."""
+
     def hand_over(self) -> None:
         """Let it give its leases back and end the slot."""
 
@@ -80,11 +83,19 @@ class ProcessPorts(Struct, frozen=True, kw_only=True):
 
 
 class CarriedSlot:
-    """One slot that this process has taken."""
+    """
+    One slot that this process has taken.
+
+    Attributes:
+        offer: by which it was taken.
+        is_passed_on: another process is to go on with it.
+
+    """
 
     def __init__(self, offer: Offer, ports: ProcessPorts, host: str) -> None:
         """Start its turns."""
         self.offer = offer
+        self.is_passed_on = False
         self._ports = ports
         self._host = host
         self._given = SlotInput.from_payload(json.loads(offer.text))
@@ -93,8 +104,18 @@ class CarriedSlot:
         self._turn: CarriedTurn | None = None
         self.task = asyncio.create_task(self._run(), name=offer.name)
 
+    def pass_on(self) -> None:
+        """End the slot's turn, for another process to go on with its leases."""
+        if not self._leaving.is_set:
+            self.is_passed_on = True
+            self._leaving.set()
+            if self._turn is not None:
+                self._turn.leave()
+
     async def hand_over(self, state: FleetState) -> None:
         """Ask the slot to give its leases back and to end; again: what was refused before."""
+        if self.is_passed_on:
+            return
         if not self._is_told:
             with suppress(ShardfleetError):  # Once it is written nothing more is assigned to it.
                 await state.update_slot(self._given.slot_id, self._asked_to_drain)
@@ -113,6 +134,9 @@ class CarriedSlot:
         while True:
             outcome = await self._one_turn()
             if outcome in (TurnOutcome.IDLE, TurnOutcome.DRAINED):
+                self.is_passed_on = False
+                return
+            if self.is_passed_on:
                 return
             failures = failures + 1 if outcome is TurnOutcome.FAILED else 0
             if failures and self._leaving.is_set:
@@ -188,7 +212,8 @@ class FleetProcess:
         """Return how long to wait: with a slot until a sign of life is due; one may be overdue."""
         soon_ms = min(HUNGRY_MS, self._config.renew_ms)
         left_ms = self._beat_ms - self._clock.monotonic_ms()
-        return max(left_ms, soon_ms) if self._slots else soon_ms
+        keeps = self._slots and not any(slot.is_passed_on for slot in self._slots.values())
+        return max(left_ms, soon_ms) if keeps else soon_ms
 
     async def _beat(self, *, is_leaving: bool = False) -> None:
         """Show that this process lives, if that is due; what fails stays due."""
@@ -199,7 +224,7 @@ class FleetProcess:
             self._beat_ms = now_ms + self._config.renew_ms
 
     async def _look(self) -> None:
-        """Show that this process lives, take or give up a slot."""
+        """Show that this process lives, take or pass on a slot."""
         try:
             await self._beat()
             await self._settle(await self._offers.look())
@@ -211,7 +236,7 @@ class FleetProcess:
         for name, slot in [*self._slots.items()]:
             if slot.task.done():
                 slot.task.result()  # What nobody foresaw ends the process.
-                await self._offers.finish(name, slot.offer)
+                await self._end(name, slot)
                 del self._slots[name]
             elif name not in board.offers:  # It was frozen, and the slot has a new start.
                 await slot.hand_over(self._state)
@@ -219,8 +244,12 @@ class FleetProcess:
             offer = board.offers[free]
             if await self._offers.take(free, offer):
                 self._slots[free] = CarriedSlot(offer, self._ports, self._host)
-        elif (one := board.to_give_up(self._host)) and one in self._slots:
-            await self._slots[one].hand_over(self._state)
+        elif (one := board.to_pass_on(self._host)) and one in self._slots:
+            self._slots[one].pass_on()
+
+    async def _end(self, name: str, slot: CarriedSlot) -> None:
+        end = self._offers.pass_on if slot.is_passed_on else self._offers.finish
+        await end(name, slot.offer)
 
     async def _leave(self) -> None:
         """Let every slot hand over; a handler that outlives its time-out ends the process."""
@@ -237,7 +266,8 @@ class FleetProcess:
                 await self._beat(is_leaving=True)
             await asyncio.gather(*(slot.hand_over(self._state) for slot in slots))
         for name, slot in self._slots.items():
-            await self._offers.finish(name, slot.offer)
+            with suppress(ShardfleetError):
+                await self._end(name, slot)
         await self._offers.leave()
         with suppress(ShardfleetError):
             await self._state.prompt_manager()

@@ -90,6 +90,18 @@ async def test_of_two_that_take_an_offer_one_has_it():
 
 
 @virtual
+async def test_what_a_process_passes_on_runs_and_another_one_takes_it_and_back_again():
+    world = Processes()
+    one, other = world.of("pod-1"), world.of("pod-2")
+    offer = await world.taken_by(one)
+    for giver, taker in [(one, other), (other, one)]:
+        await giver.pass_on(NAME, offer)
+        assert await world.manager.status(NAME) is ExecutionStatus.RUNNING
+        assert await taker.take(NAME, (await taker.look()).offers[NAME])
+    assert (await world.manager.look()).offers[NAME].host == "pod-1"
+
+
+@virtual
 async def test_a_new_start_of_a_slot_deletes_what_was_offered_of_it_before_and_nothing_else():
     world = Processes()
     await world.taken_by(world.of("pod-1"))

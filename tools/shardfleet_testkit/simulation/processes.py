@@ -46,6 +46,10 @@ class PartOfProcess:
         self._turn = turn
         self._functions = functions
 
+    def leave(self) -> None:
+        """Pass it on to the engine's."""
+        self._turn.leave()
+
     def hand_over(self) -> None:
         """Pass it on to the engine's."""
         self._turn.hand_over()

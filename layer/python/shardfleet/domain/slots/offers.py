@@ -129,9 +129,16 @@ class Board(Struct, frozen=True, kw_only=True):
         free = sorted(name for name, offer in self.offers.items() if not offer.host)
         return next((name for name in free if is_idlest or name in self.waiting), None)
 
-    def to_give_up(self, host: str) -> str | None:
-        """Return the slot that a process gives up, for one that has two fewer; None: none."""
-        if self._counts[host] - self._fewest < 2:  # noqa: PLR2004 - else they would change places
+    def to_pass_on(self, host: str) -> str | None:
+        """
+        Return the slot that a process passes on to one that has two fewer; None: none.
+
+        One process does so at a time, the last by name of those that have most.
+        """
+        counts, is_one_free = self._counts, not all(each.host for each in self.offers.values())
+        if is_one_free or counts[host] - self._fewest < 2:  # noqa: PLR2004 - else they change places
+            return None
+        if host != max(self.hosts, key=lambda each: (counts[each], each)):
             return None
         return max(name for name, offer in self.offers.items() if offer.host == host)
 
