@@ -9,16 +9,22 @@ of an hour is entered once or not at all.
 import argparse
 import json
 import sys
+import tempfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from embedded_fleet import fleet_under_load, wait_until
+from embedded_fleet import SteadyFeed, fleet_under_load, wait_until
 
+from shardfleet.domain.cost.prices import PRICES
 from shardfleet.domain.slots.slot import SlotState
+from shardfleet_local.aws.launcher import EmbeddedAws
 from shardfleet_ops.cost.model import State
-from tests.cost.count import StateCount
-from tests.cost.fleets import COUNTED
+from tests.cost.count import StateCount, TablesCount
+from tests.cost.fleets import COUNTED, OF_TWO_PROCESSES
+from tests.processes.fleet import Processes, eventually
 
 AGREES, FLOOR = 0.15, 0.25
 SETTLING_S = 90  # the manager's second look at a fleet that has just begun
@@ -34,8 +40,8 @@ def is_settled(load, fleet):
     return len(owners) == fleet.shards and None not in owners.values()
 
 
-def counted(fleet, minutes):
-    """Yield a row for each item of a fleet."""
+def count_stack(fleet, minutes):
+    """Return dollars by item of a stack, and the counts."""
     with fleet_under_load(
         shards=fleet.shards,
         config=fleet.config,
@@ -46,7 +52,39 @@ def counted(fleet, minutes):
         wait_until(lambda: is_settled(load, fleet), what=fleet.name, within_s=300)
         wait_s = min(SETTLING_S, minutes * 60)
         StateCount(load.fleet).costs(wait_s)
-        found, counts = StateCount(load.fleet).costs(minutes * 60)
+        return StateCount(load.fleet).costs(minutes * 60)
+
+
+def count_processes(fleet, minutes):
+    """Return dollars by item of processes, and the counts."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EmbeddedAws() as aws,
+        Processes(aws, folder, shards=fleet.shards, failover_ms=10_000) as processes,
+    ):
+        (Path(folder) / "worked.py").write_text("def handle(batch):\n    pass\n", "utf-8")
+        stream = SimpleNamespace(aws=aws, stream_name=processes.name)
+        feed = SteadyFeed(stream, records_per_s=fleet.records_per_s)
+        feed.start()
+        try:
+            for _ in range(fleet.processes):
+                processes.start()
+            even = [fleet.shards // fleet.processes] * fleet.processes
+            eventually(lambda: sorted(processes.shares().values()) == even, within_s=300)
+            time.sleep(min(SETTLING_S, minutes * 60))
+            found, counts = TablesCount(aws).costs(minutes * 60)
+        finally:
+            feed.stop()
+        sizes = [len(repr(item)) for name in (processes.name, f"{processes.name}-fleet")
+                 for page in processes.tables.get_paginator("scan").paginate(TableName=name)
+                 for item in page["Items"]]  # fmt: skip
+    found["storage"] = sum(sizes) / 1e9 * PRICES.table_gb_month
+    return {"alarms": 0.0, "dashboard": 0.0, **found}, counts
+
+
+def counted(fleet, minutes):
+    """Yield a row for each item of a fleet."""
+    found, counts = (count_processes if fleet.processes else count_stack)(fleet, minutes)
     for item, dollars in fleet.costs.by_item.items():
         apart = abs(dollars - found[item])
         yield {
@@ -74,7 +112,7 @@ def main():
     parser.add_argument("--fleet", default="", help="those with this in their name")
     given = parser.parse_args()
     rows = []
-    for fleet in COUNTED:
+    for fleet in (*COUNTED, OF_TWO_PROCESSES):
         if given.fleet in fleet.name:
             for row in counted(fleet, given.minutes):
                 rows.append(row)

@@ -154,6 +154,36 @@ class StateCount:
         )
 
 
+class TablesCount:
+    """Counts from when it is made what processes ask of their tables, and that it is all."""
+
+    def __init__(self, aws):
+        self._aws = aws
+        self._before = aws.admin("GET", "requests")
+        self._began_s = time.monotonic()
+
+    def costs(self, seconds):
+        """Wait, and return dollars a month by item, and the counts; free services have no item."""
+        time.sleep(seconds)
+        after, lasted_s = self._aws.admin("GET", "requests"), time.monotonic() - self._began_s
+        requests, units = Counter(after["requests"]), Counter(after["units"])
+        requests.subtract(self._before["requests"])
+        units.subtract(self._before["units"])
+        asked = {name.partition(".")[0] for name, count in requests.items() if count}
+        assert asked <= {"DynamoDB", "Kinesis"}, asked
+        a_month = HOURS_PER_MONTH * 3_600 / lasted_s
+        used = Consumption(
+            read_tenths=round(units["read"] * 10 * a_month),
+            write_tenths=round(units["write"] * 10 * a_month),
+        )
+        counts = {
+            "seconds": round(lasted_s, 1),
+            "units": dict(units),
+            "requests": {name: count for name, count in sorted(requests.items()) if count},
+        }
+        return dict(price_of(used, metric_days=0).by_item), counts
+
+
 def _kind(text):
     """Return what a log line is about."""
     if found := MARK.match(text):

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from shardfleet.config import FleetConfig
-from shardfleet_ops.cost.model import Setup, State, per_month
+from shardfleet_ops.cost.model import Setup, State, per_month, processes_per_month
+from shardfleet_processes.process import OF_PROCESSES
 
 # What the construct makes by default; tests/cdk/test_monitoring.py holds them.
 WATCH = {"alarm_metrics": 6, "composites": 1, "dashboards": 1}
@@ -11,11 +12,18 @@ WATCH = {"alarm_metrics": 6, "composites": 1, "dashboards": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class PricedFleet:
-    """A fleet, and for `make cost` how fast its stream is fed."""
+    """
+    A fleet, and for `make cost` how fast its stream is fed.
+
+    Attributes:
+        processes: of `shardfleet work`, so many, in the place of Lambda; 0: a stack.
+
+    """
 
     name: str
     shards: int
     worker_mb: int = 512
+    processes: int = 0
     config: dict = field(default_factory=dict)
     state: State = State.CALM
     records_per_s: float = 0.0
@@ -25,11 +33,14 @@ class PricedFleet:
     def fleet_config(self):
         """Return its configuration."""
         names = {"fleet": "f", "stream_arn": "a", "lease_table": "l", "state_table": "s"}
-        return FleetConfig(**names, **self.config)
+        return FleetConfig(**names, **(OF_PROCESSES if self.processes else {}), **self.config)
 
     @property
     def costs(self):
-        """Return a month of it, as the construct deploys it."""
+        """Return a month of it, as the construct deploys it, or as processes."""
+        if self.processes:
+            setup = Setup(shards=self.shards, workers=self.processes)
+            return processes_per_month(self.fleet_config, setup)
         setup = Setup(shards=self.shards, worker_mb=self.worker_mb, **WATCH)
         return per_month(self.fleet_config, setup, state=self.state)
 
@@ -45,6 +56,9 @@ COUNTED = (
         config={"sleep": True, "sleep_after_ms": 3_000},
         state=State.ASLEEP,
     ),
+)
+OF_TWO_PROCESSES = PricedFleet(
+    name="8 shards, 2 processes", shards=8, processes=2, records_per_s=4_000
 )
 FLEETS = (
     *COUNTED,

@@ -21,7 +21,7 @@ from shardfleet_ops.cost.model import (
 )
 from shardfleet_ops.template.spark import worker_size
 from tests.cost import page
-from tests.cost.fleets import COUNTED
+from tests.cost.fleets import COUNTED, OF_TWO_PROCESSES
 
 RUN_S, WRITES, WRITES_A_SHARD = 1.0, 6.5, 0.12  # as `make cost` counts them
 
@@ -161,7 +161,9 @@ def test_metrics_alarms_and_dashboard_are_counted():
     assert shards == pytest.approx((30 + 3 * 8) * 0.3)
 
 
-@pytest.mark.parametrize(("fleet", "most"), [*zip(COUNTED, (16, 3.5, 28), strict=True)])
+@pytest.mark.parametrize(
+    ("fleet", "most"), [*zip((*COUNTED, OF_TWO_PROCESSES), (16, 3.5, 28, 8), strict=True)]
+)
 def test_a_fleet_costs_little_beside_its_dashboard(fleet, most):
     assert fleet.costs.total - fleet.costs.by_item["dashboard"] <= most
 

@@ -64,7 +64,9 @@ public final class Consumer {
                 worker,
                 () -> new Processor(ledger));
         var leases = all.leaseManagementConfig();
-        askNothingOfThisMachine(leases);
+        if (System.getenv("ECS_CONTAINER_METADATA_URI_V4") == null) {
+            askNothingOfThisMachine(leases);
+        }
         var coordinator = all.coordinatorConfig();
         if (given.length > 5) {
             upgrade(coordinator, given[5]);

@@ -19,6 +19,7 @@ from pathlib import Path
 from tests.interop import story as steps_there_are
 from tests.interop.allowed import unexpected
 from tests.interop.checker import FLEET, JAVA, judge
+from tests.interop.processes import ProcessScene
 from tests.interop.recording import record
 from tests.interop.scene import Disappointed, Scene
 from tests.interop.story import STORIES, quiet
@@ -32,7 +33,7 @@ def run(name, folder, given):
     version, say = VERSIONS[name], partial(_say, name)
     story = [getattr(steps_there_are, each) for each in given.steps] or STORIES[name]
     steps, faults = {}, []
-    with Scene(folder, version) as scene:
+    with (ProcessScene if version.processes else Scene)(folder, version) as scene:
         for step in story:
             if step is quiet and not given.quiet_s:
                 continue

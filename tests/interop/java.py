@@ -7,6 +7,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+from shardfleet_processes.cpu import ECS_VARIABLE
 from tests.conformance.kcl import tool
 from tests.interop.checker import Delivery
 
@@ -25,17 +26,19 @@ class JavaConsumer:
         stream: name.
         application: name, which is the lease table's.
         jars: folder of the KCL's version that its workers are of if nothing else is said.
+        cpu_at: returns where a worker reads its task's CPU, as in ECS; None: they have no CPU.
 
     Attributes:
         workers: worker id to its process, those that have ended too.
 
     """
 
-    def __init__(self, folder, aws, *, stream, application, jars):
+    def __init__(self, folder, aws, *, stream, application, jars, cpu_at=None):
         self._folder = folder
         self._aws = aws
         self._given = [aws.endpoint_url, stream, application]
         self._jars = jars
+        self._cpu_at = cpu_at
         self._ended = set()
         self.ledger = folder / "java.jsonl"
         self.workers = {}
@@ -60,6 +63,7 @@ class JavaConsumer:
 
         """
         worker, path = f"java-{len(self.workers) + 1}", self._path(jars or self._jars)
+        task = {ECS_VARIABLE: self._cpu_at(worker)} if self._cpu_at else {}
         # The embedded Kinesis speaks JSON; the SDK sends CBOR unless it is told not to.
         options = ["-Daws.cborEnabled=false", "-Xmx256m", "-XX:+UseSerialGC", "-cp", path]
         with self._log(worker).open("wb") as log:
@@ -77,7 +81,8 @@ class JavaConsumer:
                 stdout=log,
                 stderr=log,
                 env={"PATH": "/usr/bin:/bin", "AWS_EC2_METADATA_DISABLED": "true"}
-                | self._aws.environment(),
+                | self._aws.environment()
+                | task,
             )
         return worker
 

@@ -52,6 +52,7 @@ class Scene:
         self._folder = folder
         self._heard = heard
         self.version = version
+        self.shards = version.shards or SHARDS
         self._ledger = DemoLedger(folder / "fleet.jsonl")
         self._ledger.path.touch()
         self._sent = []
@@ -60,7 +61,8 @@ class Scene:
         self.ends = []
         self.commands = []
 
-    def __enter__(self):
+    def _environment(self):
+        """Prepare what is deployed, and return what its functions are told."""
         context = {
             "shardfleet:stream": STREAM_ARN,
             "shardfleet:lease_table": APPLICATION,
@@ -74,7 +76,10 @@ class Scene:
             "shardfleet:monitoring": False,
         }
         self._template = synthesized(self._folder / "cdk.out", FleetPlan(context=context))
-        environment = self._ledger.environment(handler_of(self._template))
+        return self._ledger.environment(handler_of(self._template))
+
+    def __enter__(self):
+        environment = self._environment()
         with ExitStack() as stack:
             self.aws = stack.enter_context(
                 EmbeddedAws(
@@ -84,18 +89,22 @@ class Scene:
                 )
             )
             self.kinesis = self.aws.client("kinesis")
-            self.kinesis.create_stream(StreamName=STREAM, ShardCount=SHARDS)
+            self.kinesis.create_stream(StreamName=STREAM, ShardCount=self.shards)
             self.kinesis.get_waiter("stream_exists").wait(StreamName=STREAM)
             self.watcher = stack.enter_context(LeaseWatcher(self.aws, APPLICATION, self._heard))
             java = JavaConsumer(
                 self._folder, self.aws, stream=STREAM, application=APPLICATION,
-                jars=self.version.jars,
+                jars=self.version.jars, cpu_at=self._cpu_at(stack),
             )  # fmt: skip
             self.java = stack.enter_context(java)
             stack.callback(self._is_enough.set)
             stack.callback(self._end_commands)
             self._stack = stack.pop_all()
         return self
+
+    def _cpu_at(self, stack):
+        """Return where Java's workers read their CPU, by worker; None: they have none."""
+        del stack
 
     def __exit__(self, *error):
         return self._stack.__exit__(*error)
@@ -302,7 +311,7 @@ class Scene:
 
     def has_all(self, side):
         found = self.count()
-        return found[side] >= SHARDS - 1 and found[side] == sum(found.values())
+        return found[side] >= self.shards - 1 and found[side] == sum(found.values())
 
     def is_shared(self):
         """Tell whether each side has a quarter of the leases, and nobody none."""

@@ -21,6 +21,8 @@ LOCK_MOST_S = 150
 DEAD_FLEET_MOST_S = 150
 # Java's leader may be another worker until its second election after the first one's minute.
 UPGRADE_MOST_S, SWITCH_S = 660, 100
+# Java's leader evens out a part each minute, and a dead worker's row draws leases for as long.
+CPU_SHARE_MOST_S = 480
 UNTOUCHED_S, KEPT_S, SETTLE_S, CANNOT_S = 30, 10, 180, 60
 _TO_FLEET = (
     MigrationTask.HIDE, MigrationTask.AWAIT_HIDDEN, MigrationTask.MOVE,
@@ -407,6 +409,43 @@ def _seized(scene, from_ms):
     return 0
 
 
+def processes_join(scene):
+    """Each of three has its part by CPU, of which Java's has half, and keeps it."""
+    scene.start_processes()
+    seconds = scene.until(scene.is_shared_by_cpu, CPU_SHARE_MOST_S, "each has its part by CPU")
+    return {"seconds": seconds} | _kept_by_cpu(scene)
+
+
+def rows_have_cpu(scene):
+    """In the rows that Java's leader reads each process has what its task tells, and the range."""
+    found = scene.rows()
+    wrong = {who: row for who, row in found.items() if row != (["C"], ["C"], [100.0])}
+    if wrong or len(found) != 1 + scene.version.processes:
+        raise Disappointed(f"rows: {found}")
+    return {"rows": len(found)}
+
+
+def process_ends(scene):
+    """At SIGTERM: it hands over, and its part is given to the others and to the next one."""
+    scene.end_process()
+    seconds = scene.until(scene.is_shared_by_cpu, CPU_SHARE_MOST_S, "each has its part by CPU")
+    return {"seconds": seconds} | _kept_by_cpu(scene)
+
+
+def process_is_killed(scene):
+    scene.kill_process()
+    seconds = scene.until(scene.is_shared_by_cpu, CPU_SHARE_MOST_S, "each has its part by CPU")
+    return {"seconds": seconds} | _kept_by_cpu(scene)
+
+
+def _kept_by_cpu(scene):
+    scene.rest(KEPT_S)
+    shares = scene.shares_by_cpu()
+    if not scene.is_shared_by_cpu():
+        raise Disappointed(f"not kept: {shares}")
+    return {"percent_of_leases_and_of_cpu": shares}
+
+
 STORIES = {
     "2.7": (
         java_begins, fleet_cannot_work, java_2_gives_way, java_2_takes_over, fleet_resumes,
@@ -438,5 +477,9 @@ STORIES = {
     ),
     "2.7-aborted": (
         java_begins, fleet_cannot_work, aborted_where_the_index_is_missing, aborted_beside_a_kcl_2,
+    ),
+    **dict.fromkeys(
+        ("3.1-processes", "3.5-processes"),
+        (java_begins, processes_join, rows_have_cpu, process_ends, process_is_killed),
     ),
 }  # fmt: skip

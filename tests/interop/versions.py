@@ -34,6 +34,8 @@ class Version:
         hands_over: its workers hand leases over.
         before: the release that is upgraded from, if that is what is run.
         is_long: it is run when it is asked for by its name, and not with the others.
+        shards: of the stream; 0: as many as usual.
+        processes: of `shardfleet work` that are its fleet, balanced with Java by CPU; 0: a stack.
 
     """
 
@@ -42,6 +44,8 @@ class Version:
     hands_over: bool = True
     before: str = ""
     is_long: bool = False
+    shards: int = 0
+    processes: int = 0
 
     @property
     def jars(self):
@@ -88,5 +92,7 @@ VERSIONS = {
                  Version("2.7-3.1", IN_WHEEL, hands_over=False, before="2.7.2", is_long=True),
                  Version("3.1-aborted", IN_WHEEL, is_long=True),
                  Version("3.1-aborted-alone", IN_WHEEL, is_long=True),
-                 Version("2.7-aborted", "2.7.2", hands_over=False, is_long=True))
+                 Version("2.7-aborted", "2.7.2", hands_over=False, is_long=True),
+                 Version("3.1-processes", IN_WHEEL, is_long=True, shards=24, processes=2),
+                 Version("3.5-processes", "3.5.1", is_long=True, shards=24, processes=2))
 }  # fmt: skip

@@ -211,18 +211,7 @@ class Processes:
 
     def hosts(self):
         """Return the process id of each worker's host: who carries it."""
-        query = {
-            "TableName": f"{self.name}-fleet",
-            "KeyConditionExpression": "kind = :k",
-            "ExpressionAttributeValues": {":k": {"S": "offer"}},
-        }
-        found = {}
-        for item in self.tables.query(**query)["Items"]:
-            body = item["body"]["M"]
-            if body.get("host", {}).get("S") and not body.get("is_over", {}).get("BOOL"):
-                slot = json.loads(body["text"]["S"])["slot"]
-                found[f"{self.name}-{slot}"] = pid_of(body["host"]["S"])
-        return found
+        return carried_by(self.tables, self.name)
 
     def leader(self):
         return pid_of(self.document("lock", "manager")["holder"]["S"])
@@ -242,6 +231,22 @@ class Processes:
 
     def log(self):
         return "".join(path.read_text() for path in sorted(self.folder.glob("*.log")))
+
+
+def carried_by(tables, application):
+    """Return worker id to the process id of who carries it."""
+    query = {
+        "TableName": f"{application}-fleet",
+        "KeyConditionExpression": "kind = :k",
+        "ExpressionAttributeValues": {":k": {"S": "offer"}},
+    }
+    found = {}
+    for item in tables.query(**query)["Items"]:
+        body = item["body"]["M"]
+        if body.get("host", {}).get("S") and not body.get("is_over", {}).get("BOOL"):
+            slot = json.loads(body["text"]["S"])["slot"]
+            found[f"{application}-{slot}"] = pid_of(body["host"]["S"])
+    return found
 
 
 def _interruptible():

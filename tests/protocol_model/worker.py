@@ -166,6 +166,8 @@ class Worker:
             return
         if in_handover:
             yield from self._write(shard, held, rules.assign(lease, lease.lease_owner))
+            if self._world.budget.ends:  # Its next owner gives no sign of life (G2).
+                yield from self._write(shard, held, rules.assign(lease, self._slot.worker_id))
         elif self._world.budget.ends and not held.ending:
             yield from self._write(shard, held, rules.evict(lease))
         if shard == PARENT and is_done and not lease.is_finished:
@@ -210,7 +212,8 @@ class Worker:
         sending = self._world
         if change.operation == "renew" and not held.unsure:
             sending = replace(sending, budget=sending.budget.less("renewals"))
-        if change.operation == "evict":
+        is_kept = change.sets.get(LeaseField.LEASE_OWNER) == self._slot.worker_id
+        if change.operation == "evict" or is_kept:
             sending = replace(sending, budget=sending.budget.less("ends"))
         before = self._world.leases[shard]
         for how, world, result in send(sending, change):

@@ -39,6 +39,9 @@ _READS_PER_WORKER_TURN = 4  # to claim the slot
 _READS_PER_ADOPTION = 5  # of a lease at the beginning of a turn: the lease, notes, stops
 _LOG_BYTES = 750  # of a run of either with its metrics, and of a worker each minute
 _KEPT_BYTES = 1_000_000  # of both tables: leases, and a week of the manager's decisions
+# Of a process in each third of the failover time: it looks at the offers, the processes and the
+# lock, and shows that it lives; the one that leads prolongs the lock, and looks for lost owners.
+_LOOKS_OF_PROCESS, _LOOKS_OF_LEADER = 3.0, 1.0
 
 
 class State(StrEnum):
@@ -126,6 +129,27 @@ def per_month(
     )
     found["dashboard"] = setup.dashboards * prices.dashboard_month
     return Costs(found)
+
+
+def processes_per_month(config: FleetConfig, setup: Setup, *, prices: Prices = PRICES) -> Costs:
+    """
+    Return a month of ``setup.workers`` processes of `shardfleet work`: what their tables cost.
+
+    Where they run is not in it, and nothing else is billed: metrics go to their log.
+    """
+    processes = setup.workers or 1
+    turns, ticks = _MONTH_S * 1_000 / config.cycle_ms, _MONTH_S * 1_000 / config.renew_ms
+    used = sum((_of_worker(config, setup, processes) for _ in range(processes)), Consumption())
+    scanned = max(1.0, setup.shards * _LEASE_KB / 4) * 0.5
+    looks = ticks * (processes * (_LOOKS_OF_PROCESS + scanned) + _LOOKS_OF_LEADER)
+    # Prompts are read each second.
+    reads = used.read_tenths / 10 + looks + _MONTH_S + turns * (_READS_PER_TURN + scanned)
+    a_turn = _WRITES_PER_TURN + setup.shards * _WRITES_PER_TURN_AND_SHARD
+    writes = used.write_tenths / 10 + ticks * (processes + 1) + turns * a_turn
+    tables = Consumption(read_tenths=round(reads * 10), write_tenths=round(writes * 10))
+    found = dict(price_of(tables, metric_days=0, prices=prices).by_item)
+    found["storage"] = _KEPT_BYTES / 1e9 * prices.table_gb_month
+    return Costs({**found, "alarms": 0.0, "dashboard": 0.0})
 
 
 def spark_per_month(cpu: float, memory_gb: float, prices: Prices = PRICES) -> float:
