@@ -40,8 +40,10 @@ def test_a_beginning_longer_ago_than_any_can_be_is_forgotten():
         assert pending["0"].since_ms == since_ms
 
 
-def overdue(leases, *, now_ms, expired=frozenset()):
-    found = overdue_handovers(SEEN, leases, expired=expired, now_ms=now_ms, limit_ms=40_000)
+def overdue(leases, *, now_ms, expired=frozenset(), ended=()):
+    found = overdue_handovers(
+        SEEN, leases, expired=expired, ended=ended, now_ms=now_ms, limit_ms=40_000
+    )
     return [lease.lease_key for lease in found]
 
 
@@ -52,6 +54,11 @@ def test_a_handover_is_overdue_after_its_time_and_not_before():
 
 def test_an_expired_lease_is_assigned_and_not_forced():
     assert overdue([MOVING], now_ms=99_000, expired=frozenset("0")) == []
+
+
+def test_nothing_is_forced_upon_a_worker_that_has_ended():
+    assert overdue([MOVING], now_ms=99_000, ended={"b"}) == []
+    assert overdue([MOVING], now_ms=99_000, ended={"a"}) == ["0"]
 
 
 def test_what_is_not_pending_is_not_overdue():

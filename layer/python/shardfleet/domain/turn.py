@@ -431,6 +431,7 @@ def _losses(config: FleetConfig, snapshot: TurnSnapshot) -> Losses:
         handovers,
         leases,
         expired=expired,
+        ended=_ended(snapshot.slots),
         now_ms=snapshot.at_ms,
         limit_ms=config.handover_limit_ms,
     )
@@ -445,7 +446,7 @@ def _losses(config: FleetConfig, snapshot: TurnSnapshot) -> Losses:
 
 def orphans(leases: Iterable[Lease], slots: Iterable[Slot]) -> frozenset[str]:
     """Return leases owned by ended slots: nobody can renew them, so nobody need wait (H2)."""
-    ended = {slot.worker_id for slot in slots if slot.state is SlotState.ENDED}
+    ended = _ended(slots)
     if not ended:
         return frozenset()
     return frozenset(
@@ -453,6 +454,10 @@ def orphans(leases: Iterable[Lease], slots: Iterable[Slot]) -> frozenset[str]:
         for lease in leases
         if not lease.is_finished and lease.effective_owner in ended
     )
+
+
+def _ended(slots: Iterable[Slot]) -> frozenset[str]:
+    return frozenset(slot.worker_id for slot in slots if slot.state is SlotState.ENDED)
 
 
 # --- which leases there are to be

@@ -8,7 +8,7 @@ that does not renew expires as ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -67,6 +67,7 @@ def overdue_handovers(
     leases: Iterable[Lease],
     *,
     expired: frozenset[str],
+    ended: Collection[str],
     now_ms: int,
     limit_ms: int,
 ) -> tuple[Lease, ...]:
@@ -77,6 +78,8 @@ def overdue_handovers(
         pending: as brought up to date with these leases.
         leases: what was read.
         expired: keys of leases whose owner is lost.
+        ended: workers that have ended: nothing is forced upon one. The old owner keeps what none
+            comes for (G2), or expires.
         now_ms: epoch milliseconds.
         limit_ms: how long a handover may take.
 
@@ -86,6 +89,7 @@ def overdue_handovers(
         for lease in leases
         if lease.lease_key in pending
         and lease.lease_key not in expired
+        and lease.lease_owner not in ended
         and now_ms - pending[lease.lease_key].since_ms > limit_ms
     )
     return tuple(sorted(late, key=lambda le: le.lease_key))
