@@ -12,7 +12,7 @@ from shardfleet.domain.leases.stamps import Stamp
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON
 from shardfleet.engine.ownership.lease import HeldLease, Instant
 from shardfleet.engine.shard.crash_notes import CrashNotes, NotedCall
-from shardfleet.engine.state.beside import LeaseNotes
+from shardfleet.engine.state.beside import LeaseNotes, raise_generation
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.kinds import CrashNote
 from shardfleet.events.delivery import CrashCharged, RecordSkipped
@@ -370,6 +370,22 @@ async def test_who_thaws_does_not_overwrite_the_next_owners_note(frozen_at, has_
     assert await later.note(key(0)) == a_note(crashes=2)
     await later.write_note(a_note(crashes=3))
     assert await later.note(key(0)) == a_note(crashes=3)
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+@virtual
+async def test_what_the_former_owner_closes_late_keeps_nobody_from_noting(is_made_anew):
+    """It lived, and was still closing the note of its last call, as the next owner had read it."""
+    store = MemoryStateStore()
+    former = await notes_of(store, "former", 9 if is_made_anew else 1)
+    if is_made_anew:
+        await raise_generation(store, key(0), now_ms=1)
+    later = await notes_of(store, "later", 2)
+    await later.note(key(0))
+    await former.write_note(a_note(crashes=0))
+    await former.close_note(a_note(crashes=0))
+    await later.write_note(a_note(crashes=1))
+    assert await later.note(key(0)) == a_note(crashes=1)
 
 
 @virtual

@@ -111,6 +111,10 @@ class Stamp(Struct, frozen=True, kw_only=True):
         switches = lease.owner_switches_since_checkpoint - before
         return switches == 0 or (switches == 1 and lease.lease_owner != self.owner)
 
+    def is_after(self, other: Self) -> bool:
+        """Return whether it is of a later owner: whoever takes a lease raises its counter."""
+        return (self.generation, self.counter) > (other.generation, other.counter)
+
     def stands_as(self, lease: Lease) -> bool:
         """Return whether the checkpoint is as it was then, whoever had the lease since."""
         return _text(lease) == self.stood

@@ -185,14 +185,15 @@ class LeaseNotes:
         """
         Write the crash note of a lease that is held.
 
-        What another owner has written since this one read or wrote it stays: who finds that was
-        frozen, and holds the lease no more.
+        What a later owner has written stays: who finds that was frozen, and holds the lease no
+        more. A former one may still close the note of its last call.
         """
-        known = self._noted.get(note.lease_key)
+        mine = self._stamp(self._held[note.lease_key])
 
         def is_a_later_owners(document: Document) -> bool:
-            is_later = known is not None and document.version > known
-            return is_later and self._own(document) is None
+            found = read_as(NOTE, document).body
+            stamp = found.stamp if found else None
+            return stamp is not None and stamp.owner != mine.owner and stamp.is_after(mine)
 
         await self._overwrite_note(note, unless=is_a_later_owners)
 
