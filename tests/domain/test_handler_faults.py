@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from shardfleet.domain.slots.usage import HandlerSigns
 from shardfleet_ops.explain.doctor import Severity, diagnose
+from shardfleet_ops.explain.fleet_view import failures
 from tests.domain.builders import a_failing_slot
 from tests.domain.test_diagnosis import HEALTHY, NOW_MS, READING, STOPPED
 
@@ -28,6 +29,23 @@ def test_what_a_handler_does_wrong_while_it_works_is_a_warning():
     ("error", "cure"),
     [
         ("ClientError AccessDeniedException of PutItem (a.py:3 in f)", "grant the worker's role"),
+        (
+            "AuthorizationErrorException AuthorizationError of CreateTopic (a.py:3 in f)",
+            "grant the",
+        ),
+        (
+            "ClientError UnauthorizedOperation of RunInstances (a.py:3 in f)",
+            "grant the worker's role",
+        ),
+        (
+            "KeyError (a.py:3 in f), from ClientError AccessDenied of GetObject",
+            "grant the worker's",
+        ),
+        ("ClientError InvalidClientTokenId of GetCallerIdentity (a.py:3 in f)", "without keys"),
+        ("ExpiredTokenException ExpiredTokenException of GetItem (a.py:3 in f)", "without keys"),
+        ("NoCredentialsError (a.py:3 in f)", "without keys"),
+        ("UnknownServiceError (a.py:3 in f)", "name a service"),
+        ("ClientError InvalidParameterValue of SendMessage (a.py:3 in f)", "mend the request"),
         ("OSError (a.py:3 in f), from ClientError Throttling of PutItem", "raise what it may take"),
         ("NoSuchBucket of GetObject (a.py:3 in f)", "name what is there"),
         ("JSONDecodeError (a.py:3 in f)", "the payload is not what that line expects"),
@@ -41,3 +59,17 @@ def test_a_stopped_shards_finding_says_what_to_do_about_such_an_error(error, cur
 
     assert cure in found.remedy.partition(". An error is told")[0]
     assert "then: shardfleet resume 1" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("message", "cure"),
+    [
+        ("importing orders failed with AccessDenied: An error occurred", "grant the worker's role"),
+        ("importing orders failed with KeyError: 'AccessDenied'", "mend that line"),
+        ("there is no module 'AccessDenied'", "mend that line"),
+    ],
+)
+def test_what_a_module_is_refused_while_it_is_imported_is_granted(message, cure):
+    (row,) = failures([a_failing_slot(message=message)], now_ms=NOW_MS)
+
+    assert cure in row.remedy

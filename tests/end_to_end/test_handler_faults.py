@@ -2,18 +2,19 @@
 What is wrong with a handler, deployed: cause and cure in one line of the doctor within 30 s.
 
 Each fault is a handler of its own, which the workers have as soon as they begin anew. What each is
-found as, and after how long, is printed as a row of a table (`make faults ARGS=-s`).
+found as, and after how long, is a row of build/faults/result.json.
 """
 
 import json
 import os
 import re
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.cloud import deployed, wait_until
-from tests.end_to_end.test_user_faults import Shop
+from tests.end_to_end.cloud import LOOK_EVERY_S
+from tests.end_to_end.faulty_shop import FINE, WITHIN_S, deployed_shop
 
 pytestmark = [
     pytest.mark.processes,
@@ -21,17 +22,7 @@ pytestmark = [
         "SHARDFLEET_TEST_FAULTS" not in os.environ, reason="takes minutes: make faults"
     ),
 ]
-WITHIN_S = 30
-LOADER = """
-import os
-from pathlib import Path
-
-# As if it were a module beside this one, of which errors have name and line.
-PLACE = str(Path(__file__).with_name("orders.py"))
-exec(compile(Path(os.environ["FAULT_FILE"]).read_text("utf-8"), PLACE, "exec"), globals())
-handle = globals()["handle"]
-"""
-FINE = "def handle(batch): pass\n"
+RESULT = Path(__file__).resolve().parents[2] / "build/faults/result.json"
 
 
 def in_handler(*lines):
@@ -63,7 +54,7 @@ FAULTS = {
     ),
     ("import", "a call of AWS without the right"): (
         f"import boto3\nboto3.client('s3').list_buckets()\n{FINE}",
-        ("worker-import", "AccessDenied", "mend that line"),
+        ("worker-import", "AccessDenied", "grant the worker's role"),
     ),
     ("import", "a package, within the handler"): (
         in_handler("import no_such_package"),
@@ -173,7 +164,7 @@ FAULTS = {
     ),
     ("SDK", "a service that there is not"): (
         sdk("('dynamo')"),
-        ("shard-stopped", "UnknownServiceError (orders.py:3 in handle)", "make the client"),
+        ("shard-stopped", "UnknownServiceError (orders.py:3 in handle)", "name a service"),
     ),
     ("SDK", "an endpoint that does not answer"): (
         sdk("('s3', endpoint_url='http://127.0.0.1:1').list_buckets()"),
@@ -199,27 +190,20 @@ FAULTS = {
 
 
 @pytest.fixture(scope="module")
-def deployment(tmp_path_factory):
+def shop(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
-    code = folder / "code"
-    code.mkdir()
-    (code / "shop.py").write_text(LOADER, "utf-8")
-    (folder / "fault").write_text(FINE, "utf-8")
-    with deployed(
-        folder,
-        handler=code,
-        function="shop:handle",
-        environment={"FAULT_FILE": str(folder / "fault")},
-        config={
-            "handler_timeout_ms": 25_000,
-            "max_turn_ms": 25_000,
-            "max_attempts": 2,
-            "max_retry_ms": 300,
-            "max_workers": 1,
-        },
-    ) as fleet:
-        allow_tables(fleet)
-        yield fleet, folder / "fault"
+    with deployed_shop(folder, handler_timeout_ms=25_000, max_turn_ms=25_000) as shop:
+        allow_tables(shop.fleet)
+        yield shop
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Collect a row for each fault, and write them when the last one has been tried."""
+    rows = []
+    yield rows
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(json.dumps(rows, indent=2) + "\n", "utf-8")
 
 
 def allow_tables(fleet):
@@ -235,17 +219,12 @@ def allow_tables(fleet):
     )
 
 
-@pytest.fixture
-def shop(deployment, monkeypatch, capsys):
-    return Shop(*deployment, monkeypatch, capsys)
-
-
 def is_in(words, text):
     return all(each in text for each in words.split(" … "))
 
 
 @pytest.mark.parametrize(("kind", "name"), FAULTS)
-def test_a_fault_of_a_handler_is_one_line_with_cause_and_cure(shop, kind, name):
+def test_a_fault_of_a_handler_is_one_line_with_cause_and_cure(shop, table, kind, name):
     code, (wanted, cause, cure) = FAULTS[kind, name]
     # On lines of its own, so that what is found is not what the one before was found as.
     below = 10 * list(FAULTS).index((kind, name))
@@ -253,24 +232,22 @@ def test_a_fault_of_a_handler_is_one_line_with_cause_and_cure(shop, kind, name):
         r"(?<=orders\.py)(:|, line )(\d+)", lambda at: f"{at[1]}{below + int(at[2])}", cause
     )
     began = time.monotonic()
+    row = {"kind": kind, "fault": name, "code": wanted, "found_s": None}
+    table.append(row)
     shop.set("\n" * below + code)
 
-    def found():
-        _, said = shop.ask("doctor", "--json")
-        for each in json.loads(said):
+    def line_of(found):
+        for each in found:
             line = f"{each['found']}; {each['remedy']}"
             if each["code"].startswith(wanted) and is_in(cause, each["found"]) and cure in line:
                 return line
-        found.said = said
         return None
 
     try:
-        while not (line := found()):
-            assert time.monotonic() - began < WITHIN_S, found.said
-            time.sleep(0.5)
-        with shop.capsys.disabled():
-            print(f"| {kind} | {name} | {wanted} | {time.monotonic() - began:.0f} s | {line} |")  # noqa: T201 - the table
+        while not (line := line_of(found := shop.doctor())):
+            row["said"] = found
+            assert time.monotonic() - began < WITHIN_S, found
+            time.sleep(LOOK_EVERY_S)
+        row |= {"found_s": round(time.monotonic() - began, 1), "said": line}
     finally:
-        shop.set(FINE)
-        shop.ask("resume", "--all", "--yes")
-        wait_until(lambda: not shop.findings(), what="health", within_s=120, fleet=shop.fleet)
+        shop.heal()

@@ -23,6 +23,7 @@ from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.slots.failure import FailureKind, LastFailure
 from shardfleet.domain.slots.lags import lag_now, lags_of
 from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet_ops.explain.handler_cures import cure_of_import
 
 _NOTHING_PAUSED = Pauses()
 # Two schedules of the manager, which plans at least once a minute.
@@ -350,7 +351,7 @@ def failures(slots: Iterable[Slot], *, now_ms: int) -> list[FailureRow]:
                 is_certain=worst.is_certain,
                 times=worst.times,
                 said=f"{', '.join(names)} {fail}: {said_of(worst, now_ms=now_ms)}",
-                remedy=worst.remedy.format(worker=names[0]),
+                remedy=cure_of_import(worst.message) or worst.remedy.format(worker=names[0]),
             )
         )
     return rows

@@ -7,13 +7,26 @@ operation (:mod:`shardfleet.runtime.handler_errors`); what it said is mostly not
 
 import re
 
+# An error's own kind, or its code behind the kind; services spell the same refusal otherwise.
+_GRANT = (
+    "grant the worker's role that right on what that line names (grant_… on the fleet's worker), "
+    "and deploy"
+)
+_RIGHTS = "(AccessDenied|Authorization|Unauthorized|NotAuthorized|Forbidden|KMS|403)"
+_REFUSED = rf"^(\w+ )?{_RIGHTS}|ClientError {_RIGHTS}"
 _CURES: tuple[tuple[str, str], ...] = (
+    (_REFUSED, _GRANT),
     (
-        r"ClientError (AccessDenied|UnauthorizedOperation|NotAuthorized|KMS|403)|^AccessDenied",
         (
-            "grant the worker's role that right on what that line names (grant_… on the fleet's "
-            "worker), and deploy"
+            r"^(\w+ )?(ExpiredToken|UnrecognizedClient|InvalidClientTokenId|InvalidAccessKeyId"
+            r"|InvalidSignature|SignatureDoesNotMatch|AuthFailure)"
+            r"|^No(Credentials|Region)|^PartialCredentials"
         ),
+        "make the client without keys and regions of your own: Lambda sets them",
+    ),
+    (
+        r"^Unknown(Service|Region)|^InvalidRegion",
+        "name a service and a region that the deployed boto3 knows",
     ),
     (
         (
@@ -43,10 +56,6 @@ _CURES: tuple[tuple[str, str], ...] = (
             "let the function reach that endpoint (VPC, security group, name), or give the call a "
             "shorter time-out"
         ),
-    ),
-    (
-        r"^No(Credentials|Region)|^PartialCredentials|^UnknownService|^UnknownRegion",
-        "make the client without keys and regions of your own: Lambda sets them",
     ),
     (
         (
@@ -100,3 +109,9 @@ _CURES: tuple[tuple[str, str], ...] = (
 def cure_of(error: str) -> str:
     """Return what to do about an error as it is told; empty where its kind says nothing."""
     return next((cure for kind, cure in _CURES if re.search(kind, error)), "")
+
+
+def cure_of_import(message: str) -> str:
+    """Return what to do about a module that AWS refused something; empty for any other message."""
+    kind = message.rpartition(" failed with ")[2]
+    return _GRANT if kind != message and re.search(_REFUSED, kind) else ""
