@@ -80,14 +80,15 @@ class Shop:
         """Return the doctor's errors by code."""
         return {each["code"]: each for each in self.doctor() if each["severity"] == "ERROR"}
 
-    def finds(self, *codes):
-        """Wait until the doctor has one of these errors, and return it."""
-        return wait_until(
-            lambda: next((f for c, f in self.errors().items() if c in codes), None),
-            what=f"the doctor says {' or '.join(codes)}",
-            within_s=WITHIN_S,
-            fleet=self.fleet,
-        )
+    def finds(self, *codes, severity="ERROR", within_s=WITHIN_S):
+        """Wait until the doctor has a finding of these codes, and return it."""
+
+        def found():
+            kept = [each for each in self.doctor() if each["severity"] == severity]
+            return next((each for each in kept if each["code"] in codes), None)
+
+        what = f"the doctor says {' or '.join(codes)}"
+        return wait_until(found, what=what, within_s=within_s, fleet=self.fleet)
 
     def heal(self):
         self.set(FINE)

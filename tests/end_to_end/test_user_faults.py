@@ -31,7 +31,7 @@ SHARD = "shardId-000000000000"
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
-    with deployed_shop(folder, handler_timeout_ms=2_000, max_turn_ms=5_000) as shop:
+    with deployed_shop(folder, handler_timeout_ms=2_000, max_turn_ms=120_000) as shop:
         yield shop
 
 
@@ -94,7 +94,11 @@ def test_a_missing_right_is_named(shop):
     deny = {"Effect": "Deny", "Action": "kinesis:GetRecords", "Resource": "*"}
     policy = json.dumps({"Version": "2012-10-17", "Statement": [deny]})
     iam.put_role_policy(RoleName=role, PolicyName="Denied", PolicyDocument=policy)
-    told(shop, shop.finds("worker-right"), "GetRecords", "grant the worker's role")
+    # It may be that a new right is not seen yet (I01): a remark at once, believed after a minute.
+    remark = shop.finds("handler-remark", severity="WARNING")
+    assert "GetRecords" in remark["found"]
+    assert "grant the worker's role" in remark["found"]
+    told(shop, shop.finds("worker-right", within_s=90), "GetRecords", "grant the worker's role")
     iam.delete_role_policy(RoleName=role, PolicyName="Denied")
     shop.heal()
 
@@ -125,11 +129,13 @@ def test_a_stream_that_is_gone_and_then_a_table_are_named(shop):
     assert "stream" in shop.finds("stream-missing")["found"]
     assert "stream it does not exist" in shop.said("status")
     assert "not found" in shop.said("explain", SHARD)
-    shop.fleet.client("dynamodb").delete_table(TableName=shop.fleet.outputs["LeaseTable"])
+    dynamodb, table = shop.fleet.client("dynamodb"), shop.fleet.outputs["LeaseTable"]
+    dynamodb.update_table(TableName=table, DeletionProtectionEnabled=False)
+    dynamodb.delete_table(TableName=table)
     assert shop.finds("lease-table-missing")["remedy"]
     assert "could not be looked at" not in shop.said("doctor")
     for command in ("status", "explain"):
         assert "lease table" in shop.said(command)
     code, text = shop.ask("status")
     assert code == 2
-    assert shop.fleet.outputs["LeaseTable"] in text
+    assert table in text

@@ -8,7 +8,14 @@ from msgspec.structs import replace
 
 from shardfleet.domain.reading.pages import StartKind
 from shardfleet.domain.stream.sequence import AT_LATEST, ExtendedSequenceNumber
-from shardfleet.errors import ConfigurationError, IteratorExpired, OutcomeUnknown, Throttled
+from shardfleet.errors import (
+    ConfigurationError,
+    IteratorExpired,
+    OutcomeUnknown,
+    RightMissing,
+    Throttled,
+    Unsettled,
+)
 from shardfleet.events.delivery import IteratorRenewed, ReadDelayed
 from shardfleet.events.worker import LeaseLost
 from shardfleet.kpl.packing import OutgoingRecord
@@ -444,3 +451,28 @@ async def test_an_empty_answer_with_lag_is_followed_at_once():
     await world.turn(turn_ms=20_000)
     assert world.numbers == [1, 2, 3]
     assert _spacings(world)[:10] == [world.config.busy_read_ms] * 10
+
+
+@virtual
+async def test_a_shard_that_may_not_be_read_is_a_sign_long_before_it_is_believed():
+    """A right may be new and not seen yet (I01), so a worker waits a minute; a person need not."""
+    world = a_world()
+    seen = []
+
+    def refused(call):
+        if call.operation == "get_records":
+            seen.append((world.clock.now_ms(), world.slot().signs.remarks))
+            if world.clock.now_ms() - seen[0][0] < 40_000:
+                raise Unsettled(RightMissing("no kinesis:GetRecords"))
+
+    world.put(1, 2)
+    world.stream.fault = refused
+    await world.turn(turn_ms=90_000)
+
+    first_ms = seen[0][0]
+    told = [at_ms - first_ms for at_ms, remarks in seen if remarks]
+    assert 0 < told[0] < 20_000
+    (remark,) = next(remarks for _, remarks in seen if remarks)
+    assert remark.startswith(f"{key(0)} is not read, no kinesis:GetRecords: grant the worker's")
+    assert world.slot().signs.remarks == ()
+    assert world.numbers == [1, 2]

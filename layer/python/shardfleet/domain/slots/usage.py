@@ -47,7 +47,7 @@ class HandlerSigns(Struct, frozen=True, kw_only=True):
 
     Attributes:
         calls_ms: lease key to when its call began, epoch milliseconds, where that is long ago.
-        remarks: what the code does that it should not, a sentence each.
+        remarks: what the code does that it should not, and what is refused to it, a sentence each.
 
     """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.cursor import (
@@ -21,6 +21,7 @@ from shardfleet.domain.reading.cursor import (
     ShardCursor,
 )
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
+from shardfleet.domain.refusals import DOUBTED_TIMES
 from shardfleet.engine.ports import Clock, EventSink
 from shardfleet.engine.retry import Halt, Patience
 from shardfleet.errors import (
@@ -30,6 +31,7 @@ from shardfleet.errors import (
     ShardfleetError,
     ShardGone,
     Throttled,
+    Unsettled,
     kind_of,
 )
 from shardfleet.events.delivery import FalseShardEnd, IteratorRenewed, ReadDelayed
@@ -62,12 +64,23 @@ class ShardSource(Protocol):
 
 
 class ReadPorts(Struct, frozen=True, kw_only=True):
-    """What a shard reader asks of the world."""
+    """
+    What a shard reader asks of the world.
+
+    Attributes:
+        source: pages of a shard.
+        clock: of the stream.
+        events: what is told.
+        patience: pauses.
+        refused: lease key to why it cannot be read, as long as that is doubted, for a person.
+
+    """
 
     source: ShardSource
     clock: Clock
     events: EventSink
     patience: Patience
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 def moment_of(clock: Clock) -> Moment:
@@ -119,6 +132,12 @@ class ShardReader:
             ShardfleetError: the verdict of what was refused for as long as it is doubted.
 
         """
+        try:
+            return await self._next_page(halt)
+        finally:
+            self._ports.refused.pop(self._shard.lease_key, None)
+
+    async def _next_page(self, halt: Halt) -> RecordsPage | End:
         while True:
             action = self.cursor.next()
             if isinstance(action, Ask):
@@ -171,3 +190,5 @@ class ShardReader:
             told(IteratorRenewed(lease_key=key, accepted=cursor.accepted or ""))
         elif isinstance(error, Throttled | OutcomeUnknown):
             told(ReadDelayed(lease_key=key, error=kind_of(error), failures=cursor.failures))
+            if isinstance(error, Unsettled) and cursor.failures >= DOUBTED_TIMES:
+                self._ports.refused[key] = str(error)

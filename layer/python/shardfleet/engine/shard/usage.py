@@ -19,6 +19,7 @@ from shardfleet.engine.ports import Clock, HandlerRunner
 WARM_UP_MS = 10_000
 # A call of which a person is told: two signs of life of a worker in good order apart.
 LONG_CALL_MS = 10_000
+_GRANT = "grant the worker's role that right, or take back what denies it"
 
 
 class CpuMeter(Protocol):
@@ -34,6 +35,7 @@ class UsageMeter:
 
     Attributes:
         remarks: on the handler, as its last call brought them.
+        refused: lease key to why it cannot be read, as long as that is doubted.
 
     """
 
@@ -53,6 +55,7 @@ class UsageMeter:
         self._handler = handler
         self._calls: dict[object, tuple[str, int]] = {}  # lease key, since when: monotonic
         self.remarks: tuple[str, ...] = ()
+        self.refused: dict[str, str] = {}
         self._busy_ms = 0  # of each of the calls that there may be at once
         self._began_ms = self._since_ms = self._sampled_ms = clock.monotonic_ms()
         self._cpu_ms = cpu.used_ms() if cpu else 0
@@ -78,7 +81,10 @@ class UsageMeter:
         long = {k: passed_ms - since for k, since in reversed(self._calls.values())}
         return HandlerSigns(
             calls_ms={k: now_ms - ms for k, ms in long.items() if ms >= LONG_CALL_MS},
-            remarks=self.remarks,
+            remarks=(
+                *self.remarks,
+                *(f"{key} is not read, {why}: {_GRANT}" for key, why in self.refused.items()),
+            ),
         )
 
     def _settle(self) -> None:
