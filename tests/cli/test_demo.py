@@ -71,7 +71,7 @@ def test_a_good_run_exits_with_0_and_leaves_result_and_report(demo_that_ends_wit
     code, folder = demo_that_ends_with(an_outcome(seconds=30))
 
     assert code == 0
-    assert {path.name for path in folder.iterdir()} == {"result.json", "report.html"}
+    assert {path.name for path in folder.iterdir()} == {"result.json", "report.html", "picture.svg"}
     assert "Nothing was lost, and every key kept its order." in capsys.readouterr().out
 
 

@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from shardfleet_ops.cli import app as application
 from shardfleet_ops.cli.yaml_output import YamlWriter
+from tests.cli.recorded_runs import stand_in
 from tests.cli.test_situations import SHARDFLEET
 
 LINES = '{"who": "a"}\n{"who": "b"}\n'
@@ -59,6 +60,51 @@ def test_one_option_says_in_which_form_a_command_answers(put):
     code, refused = put("-o", "xml")
     assert code == 2
     assert "-o xml: json, yaml, table is what there is" in refused.err
+
+
+RUN = "--handler shop:handle --input orders.jsonl --key who"
+# What ends with a result, and of its document what is known from the recorded run.
+RESULTS = {
+    "demo": {"passed": True, "lost": 0, "throttled_seconds": 60},
+    "chaos --minutes 1": {"passed": True, "lost": 0},
+    f"local run {RUN}": {"passed": True, "records": 7, "handled": 7, "took_ms": 2_345, "stops": []},
+    "simulate --seeds 1": {"violations": []},
+    "simulate --seed 7": {"violations": [], "seeds": 1, "first_seed": 7},
+    "init web-shop": {"folder": "web-shop", "stack": "WebShop"},
+}
+# A page, a process or a session that goes on until somebody ends it; acceptance writes its own.
+WITHOUT_DOCUMENT = {"top", "dashboard", "work", "local up", "pipeline run", "acceptance"}
+
+
+@pytest.mark.parametrize("call", RESULTS)
+def test_a_result_is_a_document_and_all_else_is_said_beside_it(call, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    stand_in(monkeypatch, "healthy", tmp_path)
+
+    assert application.run([*call.split(), "-o", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.items() >= RESULTS[call].items()
+
+
+def test_a_result_that_is_none_has_the_same_exit_code(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    stand_in(monkeypatch, "stopped", tmp_path)
+
+    assert application.run(["local", "run", *RUN.split(), "--json"]) == 1
+    (stop, _) = json.loads(capsys.readouterr().out)["stops"]
+    assert stop["attempts"] == 5
+    assert (stop["line"], stop["error"]) == (5, "ValueError: order 7 cannot be shipped")
+
+
+def test_every_command_that_ends_with_a_result_has_a_document():
+    def without(command, path=()):
+        for name, part in getattr(command, "commands", {}).items():
+            yield from without(part, (*path, name))
+        options = {option for each in command.params for option in each.opts}
+        if not hasattr(command, "commands") and "--json" not in options:
+            yield " ".join(path)
+
+    assert set(without(get_command(application.app))) == WITHOUT_DOCUMENT
 
 
 def test_watching_is_for_a_person(capsys):

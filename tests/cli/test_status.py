@@ -1,6 +1,9 @@
 """`shardfleet status`, `leases` and `top`: the tables' contents, as words and as JSON."""
 
 import json
+import os
+import pty
+import sys
 
 import pytest
 
@@ -94,6 +97,20 @@ def test_top_reads_again_until_it_has_been_asked_enough(running, capsys):
 
     assert "shardId-000000000001" in out
     assert "stopped" in out
+
+
+def test_keys_say_what_top_shows_and_end_it(running, capsys, monkeypatch):
+    person, terminal = pty.openpty()
+    os.write(person, b"f/stopped\nq")
+    with open(terminal, closefd=False) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        out = output(capsys, "top")
+    os.close(terminal)
+    os.close(person)
+
+    assert "filter: stopped   f finished: shown" in out
+    assert "shardId-000000000002" in out
+    assert "shardId-000000000001" not in out
 
 
 def test_a_fleet_without_leases_has_an_answer(fleet, capsys):

@@ -69,6 +69,14 @@ def test_tail_prints_as_many_records_as_were_asked_for_in_all(count, cloud, caps
     assert len(lines(capsys, "tail", "--since", "1h", "--records", str(count))) == count
 
 
+def test_tail_shows_the_records_whose_payload_has_a_pattern(cloud, capsys):
+    found = lines(capsys, "tail", "--since", "1h", "--records", "6", "--grep", "^4[12]$")
+
+    assert {line.rpartition(" ")[2] for line in found} == {"41", "42"}
+    assert application.run(["tail", "--grep", "4["]) == application.EXIT_WRONG_INPUT
+    assert "--grep 4[: it is no regular expression" in capsys.readouterr().err
+
+
 def refusing(times):
     left = [times]
 

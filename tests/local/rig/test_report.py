@@ -8,6 +8,7 @@ import pytest
 
 from shardfleet_local.pages.parts import nice_ceiling
 from shardfleet_local.rig.outcome import result_of, write_result
+from shardfleet_local.rig.picture import picture_of
 from shardfleet_local.rig.report import report_of
 from tests.local.rig.builders import an_outcome, shard_id
 
@@ -46,8 +47,12 @@ class Reader(HTMLParser):
 
 
 def read(outcome):
+    return read_text(report_of(outcome))
+
+
+def read_text(text):
     reader = Reader()
-    reader.feed(report_of(outcome))
+    reader.feed(text)
     assert reader.open == []
     return reader
 
@@ -78,8 +83,23 @@ def test_a_bad_run_names_what_was_lost(bad):
     assert "3 lines of the input were rejected" in text
 
 
+def test_a_picture_stands_alone_and_says_what_came_of_the_run(good, bad):
+    picture = read_text(picture_of(good))
+    text = " ".join(picture.texts)
+
+    assert picture.references == []
+    assert picture.tags.count("svg") == 1
+    handled = f"{good.verdict.records_in:,} of {good.verdict.records_in:,} records handled"
+    assert f"{handled}, 0 lost, 0 out of order" in text
+    for happening in good.happenings:
+        assert happening.text in text
+    assert "2 lost" in " ".join(read_text(picture_of(bad)).texts)
+    assert 'class="first bad"' in picture_of(bad)
+
+
 def test_a_run_of_which_nothing_was_handled_can_be_reported(good):
     read(an_outcome(seconds=1))
+    read_text(picture_of(an_outcome(seconds=1)))
 
 
 def test_the_result_has_every_field_that_is_promised(good, tmp_path):

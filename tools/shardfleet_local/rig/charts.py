@@ -8,7 +8,7 @@ and not yet handled (for the first time); zero when there is none.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -154,6 +154,14 @@ def shard_series(
     return [by_shard[shard_id] for shard_id in sorted(by_shard)]
 
 
+def sent_per_step(sent: Iterable[SentRecord], axis: TimeAxis) -> list[int]:
+    """Return how many records were sent in each step, to all shards."""
+    counts = [0] * axis.steps
+    for record in sent:
+        counts[axis.step_of(record.sent_ms)] += 1
+    return counts
+
+
 def throughput_chart(
     series: Sequence[ShardSeries],
     axis: TimeAxis,
@@ -161,13 +169,25 @@ def throughput_chart(
     sent_per_step: Sequence[int],
     happenings: Sequence[FleetDisturbance],
 ) -> str:
+    """Return :func:`throughput` as a picture of a page."""
+    height, parts = throughput(series, axis, sent_per_step=sent_per_step, happenings=happenings)
+    return svg(WIDTH, height, parts, label="Throughput of each shard over time")
+
+
+def throughput(
+    series: Sequence[ShardSeries],
+    axis: TimeAxis,
+    *,
+    sent_per_step: Sequence[int],
+    happenings: Sequence[FleetDisturbance],
+) -> tuple[float, list[str]]:
     """
-    Return the stacked throughput of all shards, with what was sent as a line above.
+    Return height and parts of the stacked throughput of all shards; the width is `WIDTH`.
 
     Args:
         series: the shards.
         axis: time.
-        sent_per_step: records sent in each step, all shards.
+        sent_per_step: records sent in each step, all shards: a line above.
         happenings: marked, and numbered as the report's list numbers them.
 
     """
@@ -203,7 +223,7 @@ def throughput_chart(
     line = [(axis.x_of_step(i), y(value)) for i, value in enumerate(sent)]
     parts.append(f'<path d="{path(line)}" class="sent"/>')
     parts.append(_markers(axis, happenings, top=top, bottom=bottom, badges=True))
-    return svg(WIDTH, bottom + AXIS, parts, label="Throughput of each shard over time")
+    return bottom + AXIS, parts
 
 
 def _beyond(values: Sequence[float], axis: TimeAxis, *, most: float, top: float) -> list[str]:

@@ -14,6 +14,7 @@ from shardfleet_local.rig.charts import (
     ShardSeries,
     TimeAxis,
     lag_chart,
+    sent_per_step,
     shard_series,
     spark_chart,
     throughput_chart,
@@ -36,9 +37,7 @@ def write_report(outcome: Outcome, folder: Path) -> Path:
 
 def report_of(outcome: Outcome) -> str:
     """Return the report as HTML text."""
-    axis = TimeAxis(
-        began_ms=outcome.began_ms, ended_ms=outcome.ended_ms + _LEAD_OUT_MS, step_ms=STEP_MS
-    )
+    axis = axis_of_run(outcome)
     series = shard_series(outcome.sent, outcome.first_handled_ms, axis)
     style = style_of("shardfleet_local.rig", "report.css")
     body = "\n".join(
@@ -58,6 +57,13 @@ def report_of(outcome: Outcome) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>shardfleet demo</title>\n<style>\n{style}</style></head>\n"
         f"<body><main>\n{body}\n</main></body></html>\n"
+    )
+
+
+def axis_of_run(outcome: Outcome) -> TimeAxis:
+    """Return the time of a run, and two seconds more."""
+    return TimeAxis(
+        began_ms=outcome.began_ms, ended_ms=outcome.ended_ms + _LEAD_OUT_MS, step_ms=STEP_MS
     )
 
 
@@ -112,9 +118,7 @@ def _grade(good: bool) -> str:  # noqa: FBT001 - private, and its name says it
 
 
 def _throughput(outcome: Outcome, series: Sequence[ShardSeries], *, axis: TimeAxis) -> str:
-    sent = [0] * axis.steps
-    for record in outcome.sent:
-        sent[axis.step_of(record.sent_ms)] += 1
+    sent = sent_per_step(outcome.sent, axis)
     chart = throughput_chart(series, axis, sent_per_step=sent, happenings=outcome.happenings)
     names = legend((colour_of(at), short(each.shard_id)) for at, each in enumerate(series))
     return (

@@ -48,6 +48,7 @@ from shardfleet_ops.cli import (
     simulate,
     status,
     tail,
+    top,
     what_if,
     where,
     work,
@@ -118,7 +119,7 @@ _COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Look": {
         "status": status.status,
         "leases": status.leases,
-        "top": status.top,
+        "top": top.top,
         "dashboard": dashboard.dashboard,
         "where": where.where,
         "explain": explain.explain,

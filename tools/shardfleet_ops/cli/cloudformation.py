@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_ops.cli.telling import say
+from shardfleet_ops.cli.fleet_access import JsonOption
+from shardfleet_ops.cli.telling import say, tell
 
 _README = """# {stack} as plain CloudFormation
 
@@ -45,6 +46,7 @@ def template(
             metavar="DIR", help="Take what `cdk synth` wrote there: an assembly of one stack."
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a fleet as plain CloudFormation with its assets, for a deploy without the CDK."""
     from shardfleet_local.aws.plain_template import plain_stack
@@ -62,8 +64,12 @@ def template(
         (made / "README.md").write_text(_README.format(stack=stack.name), "utf-8")
         out.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(made, out)
-    say(f"{out}/template.json is the stack {stack.name}; its archives are in {out}/assets.")
-    say(f"{out}/README.md has the commands that deploy it.")
+    lines = [
+        f"{out}/template.json is the stack {stack.name}; its archives are in {out}/assets.",
+        f"{out}/README.md has the commands that deploy it.",
+    ]
+    document = {"stack": stack.name, "template": f"{out}/template.json", "assets": f"{out}/assets"}
+    tell(document, lines, as_json=as_json)
 
 
 def _synthesized(work: Path, handler: str, folder: Path, shards: int) -> Path:

@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.cli.fleet_access import JsonOption
 from shardfleet_ops.cli.input_options import DelimiterOption, RejectsOption
-from shardfleet_ops.cli.telling import say, shown, tell
+from shardfleet_ops.cli.telling import aside, shown, tell
 from shardfleet_ops.explain.spoken import counted
 
 if TYPE_CHECKING:
@@ -57,15 +58,17 @@ def demo(
         int, typer.Option(min=1, help="Lambda's concurrency in the account; a new one has 10.")
     ] = 1_000,
     seed: Annotated[int, typer.Option(help="Of the click stream and of every choice.")] = 1,
-    output: Annotated[Path, typer.Option(help="Folder for result.json and report.html.")] = Path(
-        "build/demo"
-    ),
+    output: Annotated[
+        Path, typer.Option(help="Folder for result.json, report.html and picture.svg.")
+    ] = Path("build/demo"),
+    as_json: JsonOption = False,
 ) -> None:
     """Run the fleet on an embedded AWS, feed it, break it on purpose, and judge what came out."""
     from shardfleet_local.aws.settings import AwsBehaviour
     from shardfleet_local.rig.assembly_cache import AssemblyCache, default_folder
     from shardfleet_local.rig.fleet import FleetPlan
-    from shardfleet_local.rig.outcome import RunOptions, write_result
+    from shardfleet_local.rig.outcome import RunOptions, result_of, write_result
+    from shardfleet_local.rig.picture import write_picture
     from shardfleet_local.rig.report import write_report
     from shardfleet_local.rig.run import run_rig
     from shardfleet_local.rig.source import click_stream, read_source
@@ -95,11 +98,11 @@ def demo(
         ),
         spark=spark,
     )
-    outcome = run_rig(options, _tell_line)
-    files = write_result(outcome, output), write_report(outcome, output)
-    tell(None, _verdict_lines(outcome), as_json=False)
-    for line in ("", *files):
-        say(line)
+    with aside(as_json):
+        outcome = run_rig(options, _tell_line)
+    files = [write(outcome, output) for write in (write_result, write_report, write_picture)]
+    lines = [*_verdict_lines(outcome), "", *map(str, files)]
+    tell(result_of(outcome), lines, as_json=as_json)
     if not outcome.passed:
         raise typer.Exit(1)
 
@@ -191,6 +194,7 @@ def chaos(
     ] = "lambda",
     seed: Annotated[int, typer.Option(help="Of the click stream and of every choice.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for result.json.")] = Path("build/chaos"),
+    as_json: JsonOption = False,
 ) -> None:
     """Run the fleet while its processes are killed, its shards resharded and its calls fail."""
     from shardfleet_local.rig.outcome import chaos_options, result_of, write_result
@@ -204,10 +208,10 @@ def chaos(
         error_rate=error_rate,
         driver=driver,
     )
-    outcome = run_rig(options, _tell_line)
-    file = write_result(outcome, output)
-    tell(None, _summary(result_of(outcome)), as_json=False)
-    say(file)
+    with aside(as_json):
+        outcome = run_rig(options, _tell_line)
+    file, result = write_result(outcome, output), result_of(outcome)
+    tell(result, [*_summary(result), str(file)], as_json=as_json)
     if not outcome.passed:
         raise typer.Exit(1)
 

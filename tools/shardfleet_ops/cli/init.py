@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_ops.cli.telling import say
+from shardfleet_ops.cli.fleet_access import JsonOption
+from shardfleet_ops.cli.telling import tell
 
 NAME_MOST = 60
 """Longest name of a project: what the CDK makes of it has the account's limits to keep."""
@@ -113,6 +114,8 @@ def init(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Of the project, its folder and its stream.")
     ],
+    *,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a project that runs, tests and deploys, into a new folder."""
     if not _NAME.fullmatch(name) or len(name) > NAME_MOST:
@@ -128,4 +131,6 @@ def init(
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(Template(text).substitute(name=name, stack=stack), "utf-8")
-    say(f"{folder} has a handler, its test and a stack; {folder}/README.md has the next steps.")
+    line = f"{folder} has a handler, its test and a stack; {folder}/README.md has the next steps."
+    document = {"folder": str(folder), "stack": stack, "files": list(FILES)}
+    tell(document, [line], as_json=as_json)

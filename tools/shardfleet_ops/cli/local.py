@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from shardfleet.errors import ConfigurationError
+from shardfleet_ops.cli.fleet_access import JsonOption
 from shardfleet_ops.cli.input_options import (
     DelimiterOption,
     InputOption,
@@ -45,6 +46,7 @@ def run(
     enforce_iam: Annotated[
         bool, typer.Option("--enforce-iam", help="Let every function have its role's rights only.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Feed records to your own handler in a fleet on an embedded AWS; print what it prints."""
     from shardfleet_local.own.own_run import OwnRunOptions, own_run
@@ -60,8 +62,9 @@ def run(
         enforce_iam=enforce_iam,
         cache=AssemblyCache(default_folder()),
     )
-    result = own_run(options, say=partial(say, err=True), printed=say)
-    tell(None, _result_lines(result, source), as_json=False, err=True)
+    result = own_run(options, say=partial(say, err=True), printed=partial(say, err=as_json))
+    document = _result_document(result, source) if as_json else None
+    tell(document, _result_lines(result, source), as_json=as_json, err=True)
     if not result.passed:
         raise typer.Exit(1)
 
@@ -148,6 +151,30 @@ def up(
         handlers = deployed_handlers(assembly, folder=folder if handler else None)
         look = Reloader(aws, handlers, say=say).look
         serve(aws, assembly=assembly, say=say, standing_at=standing, look=look)
+
+
+def _result_document(result: "OwnRunResult", source: "Source") -> dict[str, object]:
+    verdict = result.verdict
+    return {
+        "passed": result.passed,
+        "records": verdict.records_in,
+        "handled": verdict.records_handled_distinct,
+        "duplicates": verdict.duplicates,
+        "out_of_order": len(verdict.out_of_order),
+        "rejected": sum(map(len, source.rejects.values())),
+        "took_ms": result.took_ms,
+        "stops": [
+            {
+                "lease_key": stop.note.lease_key,
+                source.unit: stop.line or None,
+                "position": stop.note.position,
+                "attempts": stop.note.attempts,
+                "error": stop.note.error,
+            }
+            for stop in result.stops
+        ],
+        "failures": [failure.said for failure in result.failures],
+    }
 
 
 def _result_lines(result: "OwnRunResult", source: "Source") -> Iterator[str | Text]:

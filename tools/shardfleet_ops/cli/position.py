@@ -78,6 +78,7 @@ def export(
         bool,
         typer.Option("--option", help="As a query's startingPosition, instead of a document."),
     ] = False,
+    as_json: JsonOption = False,  # noqa: ARG001 - a document is what it is.
 ) -> None:
     """Write the positions of a stopped query, of an application or of a fleet as JSON."""
     if checkpoint:

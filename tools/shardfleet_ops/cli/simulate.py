@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_ops.cli.telling import say, tell
+from shardfleet_ops.cli.fleet_access import JsonOption
+from shardfleet_ops.cli.telling import aside, say, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardfleet_testkit.simulation import Options, RunResult
+    from shardfleet_testkit.simulation.campaign import Totals
     from shardfleet_testkit.simulation.play import Play
 
 _VISITS = 500
@@ -78,6 +80,7 @@ def simulate(
     output: Annotated[
         Path | None, typer.Option(help=f"{_WITHOUT}a JSON file for the sums.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Run the production engine against failing ports in virtual time, and check invariants."""
     from shardfleet_testkit.simulation import Options
@@ -87,18 +90,21 @@ def simulate(
         raise ConfigurationError("--input and --key are for a handler of yours: name it, --handler")
     muted = names_checked(mute) | muted_but(only)
     options = Options(seed=seed, keeps_log=bool(seed), muted=muted, rates=rates_checked(rates))
-    if handler:
-        play = _play(handler, input_file, key or None, hours=hours)
-        sink = _sink_without_faults(play)
-        options = replace(options, play=play if any_effects else replace(play, expected=sink))
-    if seed:
-        is_well = _replay(options, log=log, shrinks=shrink)
-    else:
-        wanted = range(first_seed, first_seed + seeds) if seeds else count(first_seed)
-        is_well = _campaign(
-            options, wanted, minutes=inf if seeds else minutes, jobs=jobs, output=output
-        )
-    if not is_well:
+    with aside(as_json):
+        if handler:
+            play = _play(handler, input_file, key or None, hours=hours)
+            sink = _sink_without_faults(play)
+            options = replace(options, play=play if any_effects else replace(play, expected=sink))
+        if seed:
+            totals = _replay(options, log=log, shrinks=shrink)
+        else:
+            wanted = range(first_seed, first_seed + seeds) if seeds else count(first_seed)
+            totals = _campaign(
+                options, wanted, minutes=inf if seeds else minutes, jobs=jobs, output=output
+            )
+    if as_json:
+        tell(totals.body(), (), as_json=True)
+    if totals.failed:
         raise typer.Exit(1)
 
 
@@ -131,7 +137,7 @@ def _sink_without_faults(play: "Play") -> dict[str, Any]:
     return dict(calm.sink.values)
 
 
-def _replay(options: "Options", *, log: bool, shrinks: bool) -> bool:
+def _replay(options: "Options", *, log: bool, shrinks: bool) -> "Totals":
     from shardfleet_testkit.simulation import run_seed, shrink
     from shardfleet_testkit.simulation.campaign import Totals
     from shardfleet_testkit.simulation.faults import all_but
@@ -152,7 +158,7 @@ def _replay(options: "Options", *, log: bool, shrinks: bool) -> bool:
     totals = Totals()
     totals.add(result)
     tell(None, [totals.line()], as_json=False)
-    return not result.violations
+    return totals
 
 
 def _print_failure(result: "RunResult", play: "Play | None") -> None:
@@ -170,7 +176,7 @@ def _violations(result: "RunResult") -> list[str]:
 
 def _campaign(
     options: "Options", seeds: "Iterable[int]", *, minutes: float, jobs: int, output: Path | None
-) -> bool:
+) -> "Totals":
     from shardfleet_testkit.simulation.campaign import Totals, campaign
 
     def done(result: "RunResult", totals: Totals) -> None:
@@ -191,4 +197,4 @@ def _campaign(
     if totals.failed and options.play is not None:
         first = replace(options, seed=min(result.seed for result in totals.failed), keeps_log=True)
         _replay(first, log=False, shrinks=True)
-    return not totals.failed
+    return totals

@@ -1,10 +1,7 @@
-"""`shardfleet status`, `leases` and `top`: what the fleet is doing."""
+"""`shardfleet status` and `leases`: what the fleet is doing."""
 
-import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
-from itertools import count
 from typing import Annotated
 
 import typer
@@ -16,13 +13,12 @@ from shardfleet.domain.leases.lease import named_foreign
 from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.fleet_access import (
     ApplicationOption,
-    ApplicationTable,
-    FleetAccess,
     JsonOption,
     with_reading,
 )
 from shardfleet_ops.cli.fleets import DEFAULT_STACK, DeployedOption, FleetName, FleetOption
-from shardfleet_ops.cli.telling import RowListing, TerminalConsole, shown, tell
+from shardfleet_ops.cli.telling import RowListing, shown, tell
+from shardfleet_ops.cli.watching import watch
 from shardfleet_ops.explain.fleet_view import (
     FleetReading,
     FleetSummary,
@@ -36,7 +32,7 @@ from shardfleet_ops.explain.fleet_view import (
 )
 from shardfleet_ops.explain.spoken import spoken_duration
 
-_COLOURS = {
+COLOURS = {
     "READING": "green",
     "HANDOVER": "cyan",
     "WAITING": "blue",
@@ -50,7 +46,6 @@ _COLOURS = {
     "UNREADABLE": "bold red",
 }
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Again and again, until Ctrl-C.")]
-WATCHED_EVERY_S = 2.0
 _FIGURES = ("leases", "lag", "counter", "heartbeat")
 
 
@@ -69,7 +64,7 @@ def status(
     reading = with_reading(FleetName(stack, fleet_name), application, lambda fleet: fleet.reading())
     found, slots = summary(reading), slot_rows(reading)
     document = to_builtins(found) | {"slot_rows": [to_builtins(row) for row in slots]}
-    tell(document, [*_summary_lines(found), slot_table(slots)], as_json=as_json)
+    tell(document, [*summary_lines(found), slot_table(slots)], as_json=as_json)
 
 
 def leases(
@@ -91,51 +86,21 @@ def leases(
     tell([to_builtins(row) for row in rows], [lease_table(rows)], as_json=as_json)
 
 
-def top(
-    *,
-    stack: DeployedOption = DEFAULT_STACK,
-    fleet_name: FleetOption = "",
-    application: ApplicationOption = "",
-    every: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time between readings.", min=1.0)
-    ] = 2.0,
-    rounds: Annotated[
-        int, typer.Option(help="Readings before it ends; 0: until Ctrl-C.", min=0)
-    ] = 0,
-) -> None:
-    """Show the fleet live, until Ctrl-C: the slots, and the unfinished leases furthest behind."""
-    _watch(FleetName(stack, fleet_name), application, _screen, every_s=every, rounds=rounds)
-
-
 def _watch(
     name: FleetName,
     application: str,
     screen: Callable[[FleetReading], Group],
     *,
-    every_s: float = WATCHED_EVERY_S,
-    rounds: int = 0,
-    as_json: bool = False,
+    as_json: bool,
 ) -> None:
-    """Show what a reading looks like, live, so many times or until Ctrl-C."""
-    from rich.live import Live
-
+    """Show what a reading looks like, live, until Ctrl-C."""
     if as_json:
         raise ConfigurationError("--watch is for a person, --json for a program: take one of them")
-
-    async def show(fleet: FleetAccess | ApplicationTable) -> None:
-        with Live(console=TerminalConsole(), auto_refresh=False) as live:
-            for shown in count(1):
-                live.update(screen(await fleet.reading()), refresh=True)
-                if shown == rounds:
-                    return
-                await asyncio.sleep(every_s)
-
-    with suppress(KeyboardInterrupt):
-        with_reading(name, application, show)
+    watch(name, application, lambda reading, _: screen(reading))
 
 
 def _status_screen(reading: FleetReading) -> Group:
-    return Group(*_summary_lines(summary(reading)), slot_table(slot_rows(reading)))
+    return Group(*summary_lines(summary(reading)), slot_table(slot_rows(reading)))
 
 
 def _leases_screen(reading: FleetReading, *, finished: bool) -> Group:
@@ -146,17 +111,11 @@ def _rows(reading: FleetReading, *, finished: bool) -> list[LeaseRow]:
     return [row for row in lease_rows(reading) if finished or row.state is not LeaseState.FINISHED]
 
 
-def _screen(reading: FleetReading) -> Group:
-    rows = sorted(_rows(reading, finished=False), key=lambda row: -(row.lag_ms or -1))
-    return Group(
-        *_summary_lines(summary(reading)), slot_table(slot_rows(reading)), lease_table(rows)
-    )
-
-
-def _summary_lines(found: FleetSummary) -> Iterator[str | Text]:
+def summary_lines(found: FleetSummary) -> Iterator[str | Text]:
+    """Yield the fleet in a few lines, and beneath what is wrong what to do."""
     planned = "never" if found.plan_age_ms is None else f"{_time(found.plan_age_ms)} ago"
     if found.stream_is_gone:
-        yield Text("stream   it does not exist any more", _COLOURS["FAILING"])
+        yield Text("stream   it does not exist any more", COLOURS["FAILING"])
         yield "         To do: name another stream."
     yield f"leases   {in_words(found.leases)}"
     yield f"slots    {in_words(found.slots)}"
@@ -164,20 +123,20 @@ def _summary_lines(found: FleetSummary) -> Iterator[str | Text]:
     if found.workers:
         yield f"others   {', '.join(found.workers)} (no slots of this fleet)"
     if found.foreign_leases:
-        yield Text(shown(f"foreign  {named_foreign(found.foreign_leases)}"), _COLOURS["FAILING"])
+        yield Text(shown(f"foreign  {named_foreign(found.foreign_leases)}"), COLOURS["FAILING"])
         yield "         Nobody of this fleet touches them."
     yield f"planned  {planned}"
     for name, why in found.unreadable_documents.items():
-        yield Text(shown(f"unread   {name}: {why}"), _COLOURS["FAILING"])
+        yield Text(shown(f"unread   {name}: {why}"), COLOURS["FAILING"])
         yield shown(f"         To do: shardfleet documents {name}")
     for key, running_ms in found.long_calls_ms.items():
         running = f"a call of the handler has been running for {_time(running_ms)}"
-        yield Text(shown(f"slow     {key}: {running}"), _COLOURS["UNOWNED"])
+        yield Text(shown(f"slow     {key}: {running}"), COLOURS["UNOWNED"])
         yield "         To do: shardfleet doctor"
     for remark, slots in found.remarks.items():
-        yield Text(shown(f"remark   {', '.join(slots)}: {remark}."), _COLOURS["UNOWNED"])
+        yield Text(shown(f"remark   {', '.join(slots)}: {remark}."), COLOURS["UNOWNED"])
     for failure in found.failures:
-        yield Text(shown(f"failing  {failure.said}"), _COLOURS["FAILING"])
+        yield Text(shown(f"failing  {failure.said}"), COLOURS["FAILING"])
         yield f"         To do: {failure.remedy}."
 
 
@@ -219,7 +178,7 @@ def lease_table(rows: list[LeaseRow]) -> RowListing:
     for row in rows:
         cells = (
             row.lease_key,
-            Text(row.state.lower(), style=_COLOURS[row.state]),
+            Text(row.state.lower(), style=COLOURS[row.state]),
             row.owner or "",
             row.checkpoint,
             _time(row.lag_ms),

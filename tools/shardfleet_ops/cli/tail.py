@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -29,6 +30,13 @@ def tail(
         list[str] | None, typer.Option(metavar="SHARD", help="Only these shards.")
     ] = None,
     key: Annotated[str, typer.Option(metavar="KEY", help="Only this partition key.")] = "",
+    grep: Annotated[
+        str,
+        typer.Option(
+            metavar="PATTERN",
+            help="Only payloads that it is found in (a regular expression; in UTF-8).",
+        ),
+    ] = "",
     since: Annotated[
         str, typer.Option(metavar="TIME", help="From when on: 15m, epoch ms, ISO 8601.")
     ] = "0s",
@@ -40,13 +48,13 @@ def tail(
     as_json: JsonOption = False,
 ) -> None:
     """Print records as they arrive, aggregates taken apart; one GetRecords a second per shard."""
-    printed = 0
+    printed, wanted = 0, _pattern_of(grep)
 
     def take(record: Record) -> None:
         nonlocal printed
         if records and printed == records:
             raise _Enough  # Another shard has printed the last one.
-        if key and record.partition_key != key:
+        if (key and record.partition_key != key) or not wanted.search(_text_of(record)):
             return
         if as_json:
             say_json(json.dumps(_as_json(record)))
@@ -63,6 +71,13 @@ def tail(
         )
     except KeyboardInterrupt:
         return
+
+
+def _pattern_of(grep: str) -> re.Pattern[str]:
+    try:
+        return re.compile(grep)
+    except re.error as error:
+        raise ConfigurationError(f"--grep {grep}: it is no regular expression: {error}") from None
 
 
 class _Enough(Exception):
@@ -115,9 +130,12 @@ async def _follow(
 def _line(record: Record) -> str:
     arrived = datetime.fromtimestamp(record.approximate_arrival_ms / 1000, UTC)
     place = f"{record.shard_id} {record.sequence_number}:{record.sub_sequence_number}"
-    data = record.data.decode("utf-8", "backslashreplace")
     time = f"{arrived:%Y-%m-%dT%H:%M:%S}.{arrived.microsecond // 1000:03}Z"
-    return f"{time} {place} {record.partition_key} {data}"
+    return f"{time} {place} {record.partition_key} {_text_of(record)}"
+
+
+def _text_of(record: Record) -> str:
+    return record.data.decode("utf-8", "backslashreplace")
 
 
 def _as_json(record: Record) -> dict[str, Any]:

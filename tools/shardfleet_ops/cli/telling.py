@@ -10,7 +10,9 @@ break in it would forge a line. So text is shown: what Python does not call prin
 
 import json
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,6 +79,13 @@ def tell(document: object, lines: Iterable["Line"], *, as_json: bool, err: bool 
             console.print(Padding(Text(brief(text)), (0, 0, 0, len(line) - len(text))))
         else:
             console.print(line, soft_wrap=not console.is_terminal and not isinstance(line, Table))
+
+
+@contextmanager
+def aside(as_json: bool) -> Iterator[None]:
+    """Say on standard error, meanwhile, what a person reads, if the answer is a document."""
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        yield
 
 
 def say_json(text: str) -> None:
