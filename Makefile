@@ -23,7 +23,7 @@ CASES ?=
 JOBS ?= 6
 RESULTS ?= benchmarks/results
 # What `make slow` runs, one after the other.
-SLOW ?= judge conformance interop sim model whole alarms faults chaos processes acceptance runtime first-hour fuzz spark-cluster spark-older spark-connect spark-kill mutants audit
+SLOW ?= judge conformance interop sim model whole alarms faults chaos processes acceptance runtime first-hour fuzz spark-cluster spark-older spark-connect spark-kill mutants site audit
 # Tests of which `make test` runs a part.
 WHOLE := tests/end_to_end/test_many_shards.py \
   tests/spark/test_trim_horizon.py::test_every_loss_at_the_horizon_is_reported_whatever_happens \
@@ -66,7 +66,7 @@ CHANGED = if { git ls-files --error-unmatch Makefile && \
     git ls-files -z --others --exclude-standard -- '*.py'; \
   else printf '%s\0' $(CHECKED); fi
 
-.PHONY: help demo test quick slow judge conformance interop sim chaos processes cost acceptance runtime first-hour alarms faults model whole mutants fuzz spark-kill spark-cluster spark-older spark-connect bench audit install lint types fmt lock synth pr clean
+.PHONY: help demo test quick slow judge conformance interop sim chaos processes cost acceptance runtime first-hour alarms faults model whole mutants fuzz spark-kill spark-cluster spark-older spark-connect bench audit site install lint types fmt lock synth pr clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## ([^[]*)( \[(.*)\])?$$/\1|\4|\2/p' Makefile \
@@ -98,7 +98,7 @@ quick: install ## lint of what changed, the tests of domain, engine and kpl, and
 	  tests/domain tests/engine tests/kpl $(ARGS)
 	@$(BIN)/shardfleet simulate --seeds 1 --jobs 1
 
-slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [192 min]
+slow: install ## what takes minutes, one after the other, figures to build/slow; SLOW="sim model": these alone [193 min]
 	@mkdir -p build/slow
 	@for part in $(SLOW); do echo "make $$part"; $(MAKE) $$part RESULTS=build/slow || exit 1; done
 
@@ -187,6 +187,13 @@ spark-connect: install ## the source's and the sink's tests, and pipelines, over
 bench: install ## run the benchmarks, one after the other; writes benchmarks/RESULTS.md [30 min]
 	@$(WITH_NODE) $(BIN)/python benchmarks/run.py $(ARGS)
 
+site: install .venv/.docs ## the pages as a site in build/site; a warning, such as of a link that leads nowhere, fails it [1 min]
+	@$(BIN)/python tools/documentation.py build/pages
+	@PYTHONPATH=.venv/docs $(BIN)/python -m sphinx -q -W --keep-going -E -C -b html \
+	  -D extensions=myst_parser -D html_theme=furo -D myst_heading_anchors=4 -D project=shardfleet \
+	  -D html_title=shardfleet build/pages build/site
+	@echo build/site/index.html
+
 synth: install ## write the CloudFormation template to cdk.out (no account, no CDK command line) [1 min]
 	@CDK_OUTDIR=cdk.out $(BIN)/python cdk/app.py
 
@@ -215,6 +222,8 @@ lock: ## resolve pyproject.toml anew into requirements.lock, and of it what is d
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o requirements-java.lock
 	@echo 'kclpy-ext>=3.1.3,<3.2' | UV_NO_PROGRESS=1 \
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) --no-deps -o requirements-kcl.lock
+	@printf 'furo\nmyst-parser\nsphinx\n' | UV_NO_PROGRESS=1 \
+	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) -o requirements-docs.lock
 	@printf 'awslambdaric\nboto3\n' | UV_NO_PROGRESS=1 \
 	  $(BIN)/uv pip compile - $(LOCK_OPTIONS) --constraint requirements.lock -o requirements-lambda.lock
 	@for version in 4.0.2 4.1.1; do echo "pyspark==$$version" | UV_NO_PROGRESS=1 \
@@ -300,6 +309,14 @@ HOW_FAR = awk -v all="$$(grep -cE '^[A-Za-z0-9]' requirements.lock)" \
 	@rm -rf .venv/kcl
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	  --require-hashes --target .venv/kcl -r requirements-kcl.lock
+	@touch $@
+
+# What makes a site of the pages; nothing else imports it.
+.venv/.docs: requirements-docs.lock .venv/.locked
+	@echo "installing Sphinx into .venv/docs (once per lock)"
+	@rm -rf .venv/docs
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  --require-hashes --target .venv/docs -r requirements-docs.lock
 	@touch $@
 
 clean: ## remove .venv and everything that was built

@@ -37,10 +37,10 @@ def project(tmp_path):
     """A folder with our Makefile, everything installed, and programs that tell their words."""
     folder = tmp_path / "the project"
     (folder / ".venv/bin").mkdir(parents=True)
-    locks = [f"requirements{each}.lock" for each in ("", "-node", "-java", "-kcl")]
+    locks = [f"requirements{each}.lock" for each in ("", "-node", "-java", "-kcl", "-docs")]
     for name in (*locks, "pyproject.toml", "Makefile"):
         shutil.copy(ROOT / name, folder)
-    for stamp in (".python", ".locked", ".package", ".node", ".java", ".kcl", ".classes"):
+    for stamp in (".python", ".locked", ".package", ".node", ".java", ".kcl", ".docs", ".classes"):
         (folder / ".venv" / stamp).touch()
     for program in ("shardfleet", "python", "ruff", "mypy"):
         command = folder / ".venv/bin" / program

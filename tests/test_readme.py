@@ -20,7 +20,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^In `([\w/]+\.py)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
-WORDS_MOST = 1_200
+WORDS_MOST = 1_000
 # How a block begins, and which tests run what is in it.
 ANY_APP = "tests/end_to_end/test_any_app.py"
 SPARK = "tests/spark/test_readme_spark.py"
@@ -32,7 +32,7 @@ RUN_BY = {
     "export SHARDFLEET_STACK": ANY_APP,
     "shardfleet work": "tests/processes/test_processes.py",
     "pytest": "tests/test_readme.py",
-    "make -C ../.. demo": "tests/end_to_end/test_demo.py",
+    "make demo": "tests/end_to_end/test_demo.py",
     "shardfleet pipeline run --batch": SPARK,
     "shardfleet pipeline run --source": SPARK,
     "shardfleet position export": SPARK,

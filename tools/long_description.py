@@ -8,6 +8,7 @@ is no address to name, and what a link leads to is left out.
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,17 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 VARIABLE = "SHARDFLEET_PROJECT_URL"
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|`[^`]*`)*)\]\((?P<place>[^)\s]+)\)")
 _FENCED = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+
+
+def with_links(text: str, linked: Callable[[re.Match[str]], str]) -> str:
+    """Return Markdown with each link as a function writes it (image, text, place); not its code."""
+    parts = _FENCED.split(text)
+    return "".join(each if each.startswith("```") else _LINK.sub(linked, each) for each in parts)
+
+
+def address(url: str, version: str, place: str, *, is_image: bool = False) -> str:
+    """Return where a file of a release lies in a repository."""
+    return f"{url}/{'raw' if is_image else 'blob'}/v{version}/{place}"
 
 
 def long_description(readme: str, *, url: str, version: str) -> str:
@@ -35,11 +47,9 @@ def long_description(readme: str, *, url: str, version: str) -> str:
             return link[0]
         if place.startswith("#") or not url:
             return "" if image else text
-        return f"{image}[{text}]({url}/{'raw' if image else 'blob'}/v{version}/{place})"
+        return f"{image}[{text}]({address(url, version, place, is_image=bool(image))})"
 
-    parts = _FENCED.split(readme)
-    made = [part if part.startswith("```") else _LINK.sub(absolute, part) for part in parts]
-    return "".join(made)
+    return with_links(readme, absolute)
 
 
 class LongDescription(MetadataHookInterface):
@@ -52,9 +62,9 @@ class LongDescription(MetadataHookInterface):
         made = long_description(text, url=url, version=metadata["version"])
         metadata["readme"] = {"content-type": "text/markdown", "text": made}
         if url:
-            tree = f"{url}/blob/v{metadata['version']}"
+            release = metadata["version"]
             metadata["urls"] = {
                 "Source": url,
-                "Documentation": f"{tree}/docs/README.md",
-                "Changes": f"{tree}/CHANGELOG.md",
+                "Documentation": address(url, release, "docs/README.md"),
+                "Changes": address(url, release, "CHANGELOG.md"),
             }

@@ -1,14 +1,12 @@
 """The demo in short form: the default stack, IAM enforced, disturbed on purpose, and judged."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
 from shardfleet_local.aws.settings import AwsBehaviour
 from shardfleet_local.rig.fleet import FleetPlan
-from shardfleet_local.rig.incidents import FULL_SCENARIO, Incident
+from shardfleet_local.rig.incidents import Incident
 from shardfleet_local.rig.outcome import RunOptions, write_result
 from shardfleet_local.rig.report import write_report
 from shardfleet_local.rig.run import run_rig
@@ -17,10 +15,6 @@ from tests.local.dashboard.browser import CHROMIUM, look
 
 pytestmark = pytest.mark.processes
 
-# SHARDFLEET_TEST_SNAPSHOTS=write runs the demo in its full length, and takes the picture in docs.
-WRITE = os.environ.get("SHARDFLEET_TEST_SNAPSHOTS") == "write"
-PICTURE = Path(__file__).resolve().parents[2] / "docs/img/report.png"
-PICTURED_RECORDS, PICTURED_MS = 24_000, 110_000
 RECORDS = 3_000
 FEED_MS = 30_000
 # The whole scenario but the throttled minute, which is as long as this test.
@@ -48,23 +42,19 @@ RESULT = {
 
 def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
     told = []
-    records = PICTURED_RECORDS if WRITE else RECORDS
     options = RunOptions(
-        source=click_stream(records, seed=seed),
+        source=click_stream(RECORDS, seed=seed),
         folder=tmp_path,
         seed=seed,
         plan=FleetPlan(
             enforce_iam=True,
             # As in a new account (L08), and each minute's schedule fires twice (E01).
             behaviour=AwsBehaviour(
-                unkind=None if WRITE else seed,
-                page_items=3,
-                account_concurrency=10,
-                schedule_firings=2,
+                unkind=seed, page_items=3, account_concurrency=10, schedule_firings=2
             ),
         ),
-        scenario=FULL_SCENARIO if WRITE else SCENARIO,
-        feed_ms=PICTURED_MS if WRITE else FEED_MS,
+        scenario=SCENARIO,
+        feed_ms=FEED_MS,
     )
 
     outcome = run_rig(options, told.append)
@@ -75,20 +65,20 @@ def test_a_short_demo_with_iam_enforced_keeps_every_promise(tmp_path, seed):
     assert outcome.problems() == [], "\n".join(told)
     assert outcome.passed
     assert result.keys() >= RESULT
-    assert (result["records_in"], result["records_handled_distinct"]) == (records, records)
+    assert (result["records_in"], result["records_handled_distinct"]) == (RECORDS, RECORDS)
     assert (result["lost"], result["out_of_order_per_key"]) == (0, 0)
     assert result["parents_before_children"] is True
     assert result["reshards"] == 2
     assert None not in result["crash_recovery_seconds"]
-    assert outcome.aggregated >= records // 5
+    assert outcome.aggregated >= RECORDS // 5
     assert "<svg" in (tmp_path / "report.html").read_text("utf-8")
     if CHROMIUM is not None:
         shows_the_report(tmp_path)
 
 
 def shows_the_report(folder):
-    """A browser draws the verdict, the charts and the story; the picture is in docs."""
-    picture = PICTURE if WRITE else folder / "seen.png"
+    """A browser draws the verdict, the charts and the story."""
+    picture = folder / "seen.png"
     text = look((folder / "report.html").as_uri(), folder, picture=picture, size=(1000, 1280))
 
     assert "Nothing was lost, and every key kept its order." in text
