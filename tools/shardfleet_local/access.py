@@ -111,11 +111,13 @@ class Door:
     Args:
         port: where it listens.
         key: that opens it.
+        tls_port: where it listens as well, with TLS; 0: nowhere.
 
     """
 
-    def __init__(self, port: int, key: AccessKey) -> None:
-        self._hosts = (f"127.0.0.1:{port}", f"localhost:{port}")
+    def __init__(self, port: int, key: AccessKey, *, tls_port: int = 0) -> None:
+        ports = (port, tls_port) if tls_port else (port,)
+        self._hosts = tuple(f"{host}:{at}" for at in ports for host in ("127.0.0.1", "localhost"))
         self._names = frozenset(("host", host) for host in self._hosts)
         self._key = key.id.encode()
 

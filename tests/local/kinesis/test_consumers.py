@@ -6,6 +6,7 @@ from contextlib import aclosing
 import pytest
 
 from shardfleet_local.kinesis.account import Phases
+from shardfleet_local.kinesis.subscriptions import SubscriptionReset
 
 SHARD = "shardId-000000000000"
 PATIENCE_S = 30
@@ -180,6 +181,95 @@ def test_a_second_subscription_takes_over_after_five_seconds(kinesis_with, clock
                 with refused("ResourceInUseException"):
                     await anext(old)
                 await anext(new)
+
+    run(scenario())
+
+
+def test_the_five_seconds_count_from_a_success_though_its_subscription_has_ended(
+    kinesis_with, clock, refused
+):
+    """K34, botocore's model of SubscribeToShard: "within 5 seconds of a successful call"."""
+    kinesis = kinesis_with(quotas=True).create(2)
+    consumer = register(kinesis)
+
+    async def scenario():
+        async with aclosing(subscribe(kinesis, consumer).events()) as ended:
+            await anext(ended)
+        clock.advance(4.9)
+        with refused("ResourceInUseException"):
+            subscribe(kinesis, consumer)
+        other = subscribe(kinesis, consumer, shard="shardId-000000000001")
+        async with aclosing(other.events()) as events:
+            await anext(events)
+        clock.advance(0.1)
+        async with aclosing(subscribe(kinesis, consumer).events()) as events:
+            await anext(events)
+
+    run(scenario())
+
+
+def test_a_subscription_is_silent_as_long_as_is_asked_for_and_says_then_what_came(
+    kinesis, consumer, clock, monkeypatch
+):
+    monkeypatch.setattr("shardfleet_local.kinesis.subscriptions.LOOK_MS", 1)
+
+    async def scenario():
+        async with aclosing(subscribe(kinesis, consumer).events()) as events:
+            await anext(events)
+            kinesis.faults.inject({"Kind": "Silence", "ShardId": SHARD, "DurationMs": 60_000})
+            kinesis.put("a")
+            following = asyncio.ensure_future(anext(events))
+            clock.advance(59.9)
+            await asyncio.sleep(0.02)
+            assert not following.done()
+            clock.advance(0.1)
+            assert sizes([await following]) == [1]
+
+    run(scenario())
+
+
+def test_a_half_open_subscription_is_silent_for_ever_and_the_next_one_is_not(
+    kinesis, consumer, clock, monkeypatch
+):
+    monkeypatch.setattr("shardfleet_local.kinesis.subscriptions.LOOK_MS", 1)
+
+    async def scenario():
+        kinesis.faults.inject({"Kind": "Silence", "Operation": "SubscribeToShard", "Count": 1})
+        async with aclosing(subscribe(kinesis, consumer).events()) as half_open:
+            silent = asyncio.ensure_future(anext(half_open))
+            await asyncio.sleep(0)
+            clock.advance(600)
+            kinesis.put("a")
+            async with aclosing(subscribe(kinesis, consumer).events()) as events:
+                assert sizes([await anext(events)]) == [1]
+            await asyncio.sleep(0.02)
+            assert not silent.done()
+            silent.cancel()
+            await asyncio.wait([silent])
+
+    run(scenario())
+
+
+def test_a_take_over_that_is_asked_for_is_told_by_its_event(kinesis, consumer, refused):
+    async def scenario():
+        async with aclosing(subscribe(kinesis, consumer).events()) as events:
+            await anext(events)
+            kinesis.faults.inject({"Kind": "TakeOver", "Count": 1})
+            kinesis.put("a")
+            with refused("ResourceInUseException"):
+                await anext(events)
+
+    run(scenario())
+
+
+def test_a_reset_that_is_asked_for_is_no_answer_of_the_service(kinesis, consumer):
+    async def scenario():
+        async with aclosing(subscribe(kinesis, consumer).events()) as events:
+            await anext(events)
+            kinesis.faults.inject({"Kind": "Reset", "Count": 1})
+            kinesis.put("a")
+            with pytest.raises(SubscriptionReset):
+                await anext(events)
 
     run(scenario())
 

@@ -91,7 +91,7 @@ Application = Callable[[Mapping[str, Any], Receive, Send], Awaitable[None]]
 def application(settings: ServerSettings) -> Application:
     """Return what serves `/_shardfleet/…` here and everything else by ministack (ASGI 3)."""
     key = AccessKey(settings.access_key_id, settings.secret_access_key)
-    door = Door(settings.port, key)
+    door = Door(settings.port, key, tls_port=settings.tls_port)
 
     def issued(key_id: str) -> bool:
         return is_issued(settings.account_id, key_id)

@@ -2,8 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+from hypercorn.protocol.events import StreamClosed
+from hypercorn.protocol.h2 import H2Protocol
 from ministack import app as ministack_app
 from ministack.core import iam_actions, responses
 
@@ -71,6 +76,20 @@ def _resolve_streams(_: ServerSettings) -> None:
     iam_actions.extract_resource_arn = extract
 
 
+def _tell_of_breaks(_: ServerSettings) -> None:
+    stock = H2Protocol.stream_send
+
+    async def stream_send(self: H2Protocol, event: Any) -> None:
+        sending = self.stream_buffers.get(event.stream_id)
+        if isinstance(event, StreamClosed) and sending is not None and not sending.complete:
+            with suppress(ProtocolError):
+                self.connection.reset_stream(event.stream_id, ErrorCodes.INTERNAL_ERROR)
+                await self._flush()
+        await stock(self, event)
+
+    H2Protocol.stream_send = stream_send  # type: ignore[method-assign]
+
+
 PATCHES = (
     Patch(
         gap="Resharding loses records, no shard limits, no metrics, wrong ShardFilter",
@@ -86,6 +105,16 @@ PATCHES = (
         gap="With IAM enforced, the next page of ListShards is refused: its token is of no stream",
         touches=("ministack.core.iam_actions:extract_resource_arn",),
         apply=_resolve_streams,
+    ),
+    Patch(
+        gap="An answer over HTTP/2 that breaks off ends without a word (RFC 9113, RST_STREAM)",
+        touches=(
+            "hypercorn.protocol.events:StreamClosed",
+            "hypercorn.protocol.h2:H2Protocol.stream_send",
+            "hypercorn.protocol.h2:H2Protocol._flush",
+            "hypercorn.protocol.h2:StreamBuffer.complete",
+        ),
+        apply=_tell_of_breaks,
     ),
 )
 """What this module corrects in ministack."""

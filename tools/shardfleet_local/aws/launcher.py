@@ -99,7 +99,7 @@ class EmbeddedAws:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._wanted_port = port
-        self._port = 0
+        self._port = self._tls_port = 0
         self._session: boto3.session.Session | None = None
         self._sessions = threading.Lock()
 
@@ -118,6 +118,11 @@ class EmbeddedAws:
     def endpoint_url(self) -> str:
         """The one endpoint of all services."""
         return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def tls_endpoint_url(self) -> str:
+        """The endpoint with TLS, if the behaviour has a certificate."""
+        return f"https://127.0.0.1:{self._tls_port}"
 
     @property
     def pid(self) -> int | None:
@@ -164,7 +169,13 @@ class EmbeddedAws:
             ) from error
         folder = Path(tempfile.mkdtemp(prefix="shardfleet-aws-"))
         self._folder = folder
-        with listening:
+        sockets = [listening]
+        if self._behaviour.certificate:
+            sockets.append(socket.create_server(("127.0.0.1", 0), backlog=1024))  # ours
+            self._tls_port = sockets[1].getsockname()[1]
+        with contextlib.ExitStack() as open_sockets:
+            for each in sockets:
+                open_sockets.enter_context(each)
             self._port = listening.getsockname()[1]
             settings = ServerSettings(
                 folder=folder,
@@ -176,16 +187,18 @@ class EmbeddedAws:
                 enforce_iam=self._enforce_iam,
                 behaviour=self._behaviour,
                 lambda_environment=self._lambda_environment,
+                tls_port=self._tls_port,
             )
+            descriptors = [each.fileno() for each in sockets]
             with self._log_file().open("wb") as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "shardfleet_local.aws.server",
-                     str(listening.fileno())],
+                     *map(str, descriptors)],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=self._server_environment(),
-                    pass_fds=(listening.fileno(),),
+                    pass_fds=descriptors,
                     process_group=0,
                 )  # fmt: skip
         try:

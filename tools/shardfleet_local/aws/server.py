@@ -1,10 +1,10 @@
 """
 The server process of the embedded AWS: ministack, corrected, with our Kinesis engine in it.
 
-Run by the launcher as `python -P -m shardfleet_local.aws.server LISTENING_FD`, with a pipe as
-standard input. Its first line are the settings: they hold a key, and other users may read command
-lines. It ends, and leaves no process and no file behind, when that pipe closes: that is, when the
-launcher says so and when the launcher's process dies.
+Run by the launcher as `python -P -m shardfleet_local.aws.server LISTENING_FD [TLS_FD]`, with a pipe
+as standard input. Its first line are the settings: they hold a key, and other users may read
+command lines. It ends, and leaves no process and no file behind, when that pipe closes: that is,
+when the launcher says so and when the launcher's process dies.
 """
 
 import asyncio
@@ -94,14 +94,18 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: end())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher, which ends us.
     _raise_descriptor_limit()
-    _serve(int(arguments[0]), settings)
+    _serve(arguments, settings)
 
 
-def _serve(listening_descriptor: int, settings: ServerSettings) -> None:
+def _serve(listening_descriptors: list[str], settings: ServerSettings) -> None:
     from shardfleet_local.aws.admin import application  # noqa: PLC0415
 
     config = Config()
-    config.bind = [f"fd://{listening_descriptor}"]
+    plain, *with_tls = [f"fd://{descriptor}" for descriptor in listening_descriptors]
+    config.bind = with_tls or [plain]
+    if with_tls:  # What hypercorn says it speaks (ALPN): h2, http/1.1.
+        config.certfile = config.keyfile = settings.behaviour.certificate
+        config.insecure_bind = [plain]
     config.keep_alive_timeout = 75
     config.accesslog = None
 

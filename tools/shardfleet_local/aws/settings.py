@@ -33,6 +33,8 @@ class AwsBehaviour:
             once).
         executions_behind_s: DescribeExecution and ListExecutions answer as of so long ago: what has
             begun since is absent, what has ended still runs (DataBiosphere/azul issue 880).
+        certificate: file of a certificate for 127.0.0.1 and its key: everything is then at a
+            second endpoint as well, with TLS and, by ALPN, HTTP/2; empty: it is not.
 
     """
 
@@ -46,6 +48,7 @@ class AwsBehaviour:
     event_deliveries: int = 1  # fact L10, L12
     schedule_firings: int = 1  # ours
     executions_behind_s: float = 0.0  # fact S06
+    certificate: str = ""
 
     def __post_init__(self) -> None:
         """Check; raises ValueError for a page of nothing."""
@@ -75,6 +78,7 @@ class ServerSettings:
     lambda_environment: Mapping[str, str] = field(default_factory=dict)
     alarm_tick_s: float = 1.0
     schedule_tick_s: float = 1.0
+    tls_port: int = 0
 
     @property
     def endpoint_url(self) -> str:

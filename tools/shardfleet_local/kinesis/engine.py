@@ -30,10 +30,9 @@ from shardfleet_local.kinesis.faults import ActiveFaults, FaultKind, Site, injec
 from shardfleet_local.kinesis.metrics import MetricSample
 from shardfleet_local.kinesis.quotas import OPERATION_RATES
 from shardfleet_local.kinesis.requests import Request, check_stream_id
-from shardfleet_local.kinesis.subscriptions import Subscription, subscribe
+from shardfleet_local.kinesis.subscriptions import SUBSCRIBE, Subscription, subscribe
 from shardfleet_local.kinesis.tokens import iterator_of, named_stream
 
-SUBSCRIBE: Final = "SubscribeToShard"
 OPERATIONS: Final[Mapping[str, Callable[[Account, Request], dict[str, Any]]]] = {
     **stream_operations.OPERATIONS,
     **shard_operations.OPERATIONS,

@@ -65,6 +65,13 @@ class FaultKind(StrEnum):
     """GetRecords answers neither NextShardIterator nor ChildShards (KCL #624: a false end)."""
     CHILDREN_WITHOUT_END = "ChildrenWithoutEnd"
     """GetRecords answers both NextShardIterator and ChildShards (the other inconsistent form)."""
+    SILENCE = "Silence"
+    """A subscription says nothing, not even that it is over; for its life where it is counted (K36,
+    redpanda-data/connect#4724)."""
+    RESET = "Reset"
+    """The connection of a subscription breaks off."""
+    TAKE_OVER = "TakeOver"
+    """A subscription ends as if another one had taken over (K34)."""
     LATENCY = "Latency"
     """Answers come `DelayMs` later."""
     FAILURE = "Failure"

@@ -25,6 +25,7 @@ from shardfleet_local.access import AccessKey, Door
 from shardfleet_local.kinesis.account import AccountSettings, Phases
 from shardfleet_local.kinesis.engine import KinesisEngine
 from shardfleet_local.kinesis.service import KinesisService, Response
+from shardfleet_local.kinesis.subscriptions import SubscriptionReset
 from shardfleet_local.refusals import REFUSED, refusal_of
 
 _HEAD_BYTES: Final = 64 * 1024  # ours
@@ -170,10 +171,14 @@ class Connection(asyncio.BufferedProtocol):
         # Reading again is how a client that hangs up is noticed.
         self._is_streaming, self._headers, self._received = True, None, 0
         transport.resume_reading()
-        async with aclosing(frames) as each_frame:  # type: ignore[type-var]
-            async for frame in each_frame:
-                transport.write(b"%x\r\n%b\r\n" % (len(frame), frame))
-                await self._may_write.wait()
+        try:
+            async with aclosing(frames) as each_frame:  # type: ignore[type-var]
+                async for frame in each_frame:
+                    transport.write(b"%x\r\n%b\r\n" % (len(frame), frame))
+                    await self._may_write.wait()
+        except SubscriptionReset:
+            transport.abort()
+            return
         transport.write(b"0\r\n\r\n")
         self._is_streaming = False
 

@@ -29,9 +29,9 @@ from typing import Any, Final
 
 from shardfleet_local.kinesis import wire
 from shardfleet_local.kinesis.admin import ADMIN_OPERATIONS, ADMIN_TARGET
-from shardfleet_local.kinesis.engine import SUBSCRIBE, KinesisEngine
+from shardfleet_local.kinesis.engine import KinesisEngine
 from shardfleet_local.kinesis.errors import KinesisError
-from shardfleet_local.kinesis.subscriptions import Subscription
+from shardfleet_local.kinesis.subscriptions import SUBSCRIBE, Subscription, SubscriptionReset
 from shardfleet_local.kinesis.tokens import named_arn
 
 DEFAULT_ACCOUNT: Final = "000000000000"
@@ -161,6 +161,8 @@ async def _frames(subscription: Subscription, content_type: str) -> AsyncIterato
             yield wire.event_frame("SubscribeToShardEvent", event, content_type=content_type)
     except KinesisError as error:
         yield wire.exception_frame(error, content_type)
+    except SubscriptionReset:
+        raise
     except Exception:  # noqa: BLE001 - as in `handle`: told to both sides
         traceback.print_exc(file=sys.stderr)
         text = "The engine failed; see its error output."
@@ -221,4 +223,7 @@ async def _send_frames(frames: AsyncIterator[bytes], send: Any, *, receive: Any)
         # A client that hangs up ends the subscription, not the task of the front end.
         watching.cancel()
         pumping.cancel()
-        await asyncio.gather(watching, pumping, return_exceptions=True)
+        _, outcome = await asyncio.gather(watching, pumping, return_exceptions=True)
+    if isinstance(outcome, SubscriptionReset):
+        # Of what raises, ministack makes an answer that has ended in good order.
+        raise asyncio.CancelledError from outcome

@@ -35,7 +35,11 @@ class StreamStatus(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Consumer:
-    """A registered enhanced fan-out consumer; `live` maps shard id to its subscription."""
+    """
+    A registered enhanced fan-out consumer.
+
+    `live` maps shard id to its subscription, `subscribed_ms` to when it last succeeded.
+    """
 
     name: str
     arn: str
@@ -44,6 +48,7 @@ class Consumer:
     created_ms: int
     tags: dict[str, str] = field(default_factory=dict)
     live: dict[str, Any] = field(default_factory=dict)
+    subscribed_ms: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -2,9 +2,9 @@
 SubscribeToShard: records of one shard pushed to one consumer as they arrive.
 
 API reference, SubscribeToShard: a subscription lives five minutes; a second one for the same
-consumer and shard is refused within five seconds of the first and takes over after that; a
-consumer gets 2 MiB a second per shard, whoever else reads. The last event of a closed shard has
-ChildShards and no ContinuationSequenceNumber (protocol.md section 4.5).
+consumer and shard is refused within five seconds of the first, though that has ended, and takes
+over after that; a consumer gets 2 MiB a second per shard, whoever else reads. The last event of a
+closed shard has ChildShards and no ContinuationSequenceNumber (protocol.md section 4.5).
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from shardfleet_local.kinesis.account import Account
 from shardfleet_local.kinesis.errors import in_use, not_found
+from shardfleet_local.kinesis.faults import FaultKind, Site
 from shardfleet_local.kinesis.get_operations import POSITIONS, starting_offset
 from shardfleet_local.kinesis.quotas import GET_RECORDS_COUNT, MIB, READ_BYTES_PER_S
 from shardfleet_local.kinesis.requests import (
@@ -28,6 +29,8 @@ from shardfleet_local.kinesis.requests import (
 from shardfleet_local.kinesis.shards import StoredShard, child_shards
 from shardfleet_local.kinesis.streams import Consumer, Stream
 
+SUBSCRIBE: Final = "SubscribeToShard"
+"""The operation."""
 LIFE_MS: Final = 300_000  # fact K86
 """A subscription ends after five minutes."""
 TAKEOVER_MS: Final = 5_000  # fact K34
@@ -36,6 +39,12 @@ HEARTBEAT_MS: Final = 5_000  # fact K86
 """Without records, an empty event is sent this often."""
 EVENT_BYTES: Final = MIB  # fact K86
 """Most bytes of records in one event."""
+LOOK_MS: Final = 100  # ours
+"""While it is silent, whether it is silent still is looked at this often."""
+
+
+class SubscriptionReset(Exception):
+    """The connection of a subscription broke off: whoever carries it says so in its own way."""
 
 
 class Subscription:
@@ -57,6 +66,7 @@ class Subscription:
         self._account = account
         self._offset = offset
         self._is_over = False
+        self._is_half_open = False
         self._sent_ms: int | None = None
 
     def end(self) -> None:
@@ -71,6 +81,7 @@ class Subscription:
         Raises:
             KinesisError: ResourceInUseException when another subscription took over,
                 ResourceNotFoundException when the stream or the consumer was deleted.
+            SubscriptionReset: that was asked for.
 
         """
         woken = asyncio.Event()
@@ -83,11 +94,13 @@ class Subscription:
                 woken.clear()
                 with self._account.lock:
                     now_ms = self._account.settle()
-                    self._check()
-                    if now_ms - self.started_ms >= LIFE_MS:
-                        return
-                    event, size_bytes = self._next_event(now_ms)
-                    patience_s = self._patience_s(now_ms)
+                    event, size_bytes, patience_s = None, 0, LOOK_MS / 1000
+                    if not self._is_silent():
+                        self._check()
+                        if now_ms - self.started_ms >= LIFE_MS:
+                            return
+                        event, size_bytes = self._next_event(now_ms)
+                        patience_s = self._patience_s(now_ms)
                 if event is None:
                     await _wait(woken, patience_s)
                     continue
@@ -104,6 +117,21 @@ class Subscription:
         self.shard.wakers.discard(waker)
         if self.consumer.live.get(self.shard.shard_id) is self:
             del self.consumer.live[self.shard.shard_id]
+
+    def _is_silent(self) -> bool:
+        """Return whether nothing is said, not even that it is over; do what else was asked for."""
+        faults = self._account.faults
+        if self._is_half_open or not faults.any:
+            return self._is_half_open
+        site = Site(self.stream.name, self.shard.shard_id, SUBSCRIBE)
+        if faults.take(FaultKind.RESET, site):
+            raise SubscriptionReset
+        if faults.take(FaultKind.TAKE_OVER, site):
+            self._is_over = True
+        silence = faults.take(FaultKind.SILENCE, site)
+        # One that is counted is for life, as that of a connection whose other side has gone.
+        self._is_half_open = silence is not None and silence.remaining is not None
+        return silence is not None
 
     def _check(self) -> None:
         if self._account.streams.get(self.stream.name) is not self.stream:
@@ -199,15 +227,17 @@ def subscribe(account: Account, request: Request) -> Subscription:
             f"stream: {stream.name} , account {account.settings.account_id} is not in ACTIVE "
             "status."
         )
+    last_ms = consumer.subscribed_ms.get(shard.shard_id, now_ms - TAKEOVER_MS)
+    if account.settings.quotas and now_ms - last_ms < TAKEOVER_MS:
+        raise in_use(
+            f"Consumer {consumer.arn} subscribed to {shard.shard_id} just now."
+        )  # fact K34
     before: Subscription | None = consumer.live.get(shard.shard_id)
     if before is not None:
-        if account.settings.quotas and now_ms - before.started_ms < TAKEOVER_MS:
-            raise in_use(
-                f"Consumer {consumer.arn} subscribed to {shard.shard_id} just now."
-            )  # fact K34
         before.end()
     subscription = Subscription(
         account, stream=stream, consumer=consumer, shard=shard, offset=offset
     )
     consumer.live[shard.shard_id] = subscription
+    consumer.subscribed_ms[shard.shard_id] = now_ms
     return subscription
