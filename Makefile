@@ -30,6 +30,7 @@ WHOLE := tests/end_to_end/test_many_shards.py \
   tests/spark/test_trim_horizon.py::test_every_loss_is_stated_by_a_query_that_goes_on_whatever_happens \
   tests/spark/test_draining.py::test_one_run_reads_all_of_eight_shards \
   tests/adapters/test_every_port_call.py \
+  tests/adapters/test_event_frames.py::test_what_is_hostile_is_refused_or_understood_as_botocore_does \
   tests/engine/producing/test_refused_requests.py::test_of_any_request_refused_as_a_whole_exactly_the_calls_at_fault_fail \
   tests/engine/manager_side/test_lifetimes.py \
   tests/engine/worker_side/test_windows.py::test_sums_of_windows_are_those_of_the_input_whatever_dies_and_is_resharded \
@@ -141,7 +142,7 @@ model: install ## search the lease protocol's model; STATES= most states per sce
 	  --output $(RESULTS)/model.json
 	@$(BIN)/python -m tests.domain.lost_leases 10000
 
-whole: install ## of what make test runs a part: 1,000 Spark queries at the trim horizon, 1,000 schedules of a job, 100,000 requests of a producer, 10,000 reshards, 1,001 shards, 600 MB in one Spark run, each port call on an embedded AWS, four histories of windows [5 min]
+whole: install ## of what make test runs a part: 1,000 Spark queries at the trim horizon, 1,000 schedules of a job, 100,000 requests of a producer, 10,000 reshards, 1,000,000 hostile events, 1,001 shards, 600 MB in one Spark run, each port call on an embedded AWS, four histories of windows [5 min]
 	@$(WITH_NODE) SHARDFLEET_TEST_DRAWN=1000 SHARDFLEET_TEST_SHARDS=1001 SHARDFLEET_TEST_DRAIN_MB=600 $(BIN)/python -m pytest \
 	  --numprocesses 2 --dist loadfile $(WHOLE) $(ARGS)
 

@@ -160,6 +160,7 @@ def test_the_wheel_offers_the_extras_and_a_core_without_them(wheel):
     assert {re.split(r"[<>=]", line)[0] for line in core} == {
         "aws-lambda-powertools",
         "boto3",
+        "h2",
         "msgspec",
         "protobuf",
         "pybase64",

@@ -34,10 +34,10 @@ ARROWS = {
     "": (PURE, ("msgspec", "shardfleet_processes")),
     "kpl": ((*PURE, "kpl"), ("google.protobuf", "msgspec")),
     "engine": ((*PURE, "kpl", "engine"), ("msgspec",)),
-    # msgspec and pybase64 decode what the wire brings.
+    # msgspec and pybase64 decode what the wire brings, which h2 frames.
     "adapters": (
         (*PURE, "kpl", "engine.ports", "adapters"),
-        (*SDK, "google.protobuf", "msgspec", "pybase64"),
+        (*SDK, "google.protobuf", "h2", "msgspec", "pybase64"),
     ),
     # A part that people open by itself: its engine, its adapters and what joins them.
     "producer": (

@@ -23,7 +23,7 @@ from shardfleet_cdk.fleet import ShardFleet
 from shardfleet_cdk.fleet_options import ExpertOptions, FleetOptions
 from shardfleet_cdk.handler_code import HandlerCode
 from shardfleet_cdk.monitoring import AlarmLevel, AlarmSetting, MonitoringOptions
-from shardfleet_cdk.options import FleetTables, ManagerOptions, Operations, WorkerOptions
+from shardfleet_cdk.options import FanOut, FleetTables, ManagerOptions, Operations, WorkerOptions
 from shardfleet_cdk.spark_environment import TransformCode
 from shardfleet_cdk.spark_options import PipelineWork, SparkAlarms, SparkBuckets, SparkOptions
 from shardfleet_cdk.spark_pipeline import SparkPipeline
@@ -32,6 +32,7 @@ __all__ = [
     "AlarmLevel",
     "AlarmSetting",
     "ExpertOptions",
+    "FanOut",
     "FleetOptions",
     "FleetTables",
     "HandlerCode",

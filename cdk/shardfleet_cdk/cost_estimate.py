@@ -16,6 +16,7 @@ from shardfleet_cdk.spark_options import SparkOptions
 from shardfleet_ops.cost.model import (
     Setup,
     State,
+    fan_out_per_month,
     per_month,
     spark_per_month,
     stream_per_month,
@@ -73,6 +74,16 @@ def _amount(config: FleetConfig, setup: Setup) -> str:
 
 def _many(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def fan_out_cost() -> str:
+    """Return what it costs that records are pushed."""
+    hours, gigabyte = fan_out_per_month(1), PRICES.consumer_gb
+    return (
+        f"records are pushed (enhanced fan-out): ${hours:,.2f} a month and shard, counted above, "
+        f"and ${gigabyte} for each GB read, which is not ({_LIST}); the consumer is paid for while "
+        "the fleet sleeps, too."
+    )
 
 
 def sleep_cost(config: FleetConfig) -> str:

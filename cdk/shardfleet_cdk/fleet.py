@@ -37,7 +37,13 @@ from shardfleet_cdk.monitoring.fleet_monitoring import FleetMonitoring
 from shardfleet_cdk.monitoring.metrics import WatchedFleet
 from shardfleet_cdk.monitoring.settings import MonitoringOptions
 from shardfleet_cdk.naming import fleet_name
-from shardfleet_cdk.options import FleetTables, ManagerOptions, Operations, WorkerOptions
+from shardfleet_cdk.options import (
+    FanOut,
+    FleetTables,
+    ManagerOptions,
+    Operations,
+    WorkerOptions,
+)
 from shardfleet_cdk.references import (
     of_alarm,
     of_topics,
@@ -71,6 +77,7 @@ class ShardFleet(Construct):
         handler: the user's code; or an existing Lambda function of any runtime (also an alias, or
             one that is imported), which is then invoked with the records as the event source
             mapping would, under its own role.
+        reading: how records are read: pushed, see :class:`FanOut` (default: shards are polled).
         config: options of the fleet, by name.
         experts: options that few fleets need to change, by name.
         name: prefix of worker ids and execution names (default: from the construct's path).
@@ -116,6 +123,7 @@ class ShardFleet(Construct):
         *,
         stream: kinesis.IStream,
         handler: HandlerCode | lambda_.IFunction,
+        reading: FanOut | None = None,
         config: FleetOptions = NO_OPTIONS,
         experts: ExpertOptions = NO_EXPERT_OPTIONS,
         name: str | None = None,
@@ -129,12 +137,11 @@ class ShardFleet(Construct):
         monitoring: MonitoringOptions | bool = True,
     ) -> None:
         super().__init__(scope, construct_id)
-        worker = worker or WorkerOptions()
-        manager = manager or ManagerOptions()
+        worker, manager = worker or WorkerOptions(), manager or ManagerOptions()
         operations, tables = operations or Operations(), tables or FleetTables()
         self.stream = stream
         self.worker_options = worker
-        self._sdk_services = sdk_services
+        self._sdk_services, self._reading = sdk_services, reading
         try:
             self._handler_function = function_of(handler)
             self._refuse_references(worker, told=monitoring, tables=tables, operations=operations)
@@ -248,6 +255,16 @@ class ShardFleet(Construct):
         self.failed_queue, self.failed_bucket = failed.queue, failed.bucket
         self.failed_topic = failed.topic
 
+    def _consumer_arn(self, name: str) -> str:
+        if self._reading is None:
+            return ""
+        if self._reading.consumer_arn is not None:
+            return self._reading.consumer_arn
+        made = kinesis.CfnStreamConsumer(
+            self, "Consumer", consumer_name=name, stream_arn=self.stream.stream_arn
+        )
+        return made.attr_consumer_arn
+
     def _configure(
         self, options: Mapping[str, object], handler: HandlerCode | lambda_.IFunction, *, name: str
     ) -> FleetConfig:
@@ -256,6 +273,7 @@ class ShardFleet(Construct):
         return FleetConfig(
             fleet=name,
             stream_arn=self.stream.stream_arn,
+            consumer_arn=self._consumer_arn(name),
             lease_table=self.lease_table.table_name,
             state_table=self.state_table.table_name,
             handler=code.function if code else "",
@@ -271,6 +289,7 @@ class ShardFleet(Construct):
         return permissions.Resources(
             fleet=self.config.fleet,
             stream=self.stream,
+            consumer_arn=self.config.consumer_arn,
             lease_table=self.lease_table,
             kcl_tables=self.config.kcl_tables,
             state_table=self.state_table,
@@ -301,6 +320,8 @@ class ShardFleet(Construct):
                 machine=self._platform.packages.machine,
             )
         }
+        if config.consumer_arn:
+            told["fan-out"] = cost_estimate.fan_out_cost()
         if config.sleep:
             told["sleep"] = cost_estimate.sleep_cost(config)
         if config.tumbling_window_ms:

@@ -30,6 +30,7 @@ ARGUMENT_OF = {
 SET_BY_THE_CONSTRUCT = {
     "fleet": "`name`",
     "stream_arn": "`stream`",
+    "consumer_arn": "`reading`",
     "lease_table": "`tables`",
     "state_table": "`tables`",
     "state_machine_arn": "the construct",

@@ -29,6 +29,20 @@ LOOPS_MOST = 1_200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FanOut:
+    """
+    Records are pushed (enhanced fan-out): sooner, and whoever else reads the stream.
+
+    Attributes:
+        consumer_arn: of a registered consumer of the stream, which no other fleet reads by; None:
+            one is made, named as the fleet, and removed with the stack.
+
+    """
+
+    consumer_arn: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
     """
     The worker function, in which the user's handler runs.

@@ -64,6 +64,7 @@ class Resources:
     Attributes:
         fleet: the fleet's name.
         stream: the stream, perhaps of another account.
+        consumer_arn: of the consumer by which records are pushed; empty: they are polled.
         lease_table: KCL's table.
         kcl_tables: names of a KCL 3's tables for its workers' metrics and its coordinator's state.
         state_table: the fleet's own.
@@ -79,6 +80,7 @@ class Resources:
 
     fleet: str
     stream: kinesis.IStream
+    consumer_arn: str
     lease_table: ddb.ITable
     kcl_tables: tuple[str, str]
     state_table: ddb.ITable
@@ -118,6 +120,8 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
         "State": _state_of_worker(resources.state_table.table_arn),
         "Logs": [_logs(log_group_arn)],
     }
+    if resources.consumer_arn:
+        rights["Stream"].append(_allow("kinesis", ["SubscribeToShard"], [resources.consumer_arn]))
     if resources.failed_queue:
         rights["FailedRecords"] = [
             _allow("sqs", ["SendMessage"], [resources.failed_queue.queue_arn])

@@ -79,7 +79,7 @@ class Stream:
         wire = self.clients.wire_to(self.arn)()
         if wire is None:
             return None
-        service = wire._service
+        service = wire.service
         call = type(service).call
 
         def noted(operation, body, **of):

@@ -352,7 +352,7 @@ def test_tls_is_read_in_the_loop_too(tmp_path, monkeypatch):
         polling(endpoint) as reader,
     ):
         found = asyncio.run(pages(reader, 5))
-        ((connection, _),) = reader._source._wire._service._connections._idle
+        ((connection, _),) = reader._source._wire.service._connections._idle
         assert isinstance(connection, ssl.SSLSocket)
         assert [len(page.records[0].data) for page in found] == [30_000] * 5
         assert reader._pool.calls == 1
@@ -390,7 +390,7 @@ def test_many_shards_at_once_do_not_connect_anew_each_time():
 
     with serving(Service((200, EMPTY))) as endpoint, polling(endpoint) as reader:
         asyncio.run(pages(reader, 1))
-        found = reader._source._wire._service._connections
+        found = reader._source._wire.service._connections
         connect, made = found._connect, []
         found._connect = lambda: made.append(1) or connect()
         asyncio.run(main(reader))
@@ -426,7 +426,7 @@ def test_refusals_are_understood_as_in_a_thread(answer, kind):
 def test_credentials_that_are_to_be_renewed_are_renewed_in_a_thread():
     with serving(Service((200, EMPTY))) as endpoint, polling(endpoint) as reader:
         asyncio.run(pages(reader, 1))
-        service = reader._source._wire._service
+        service = reader._source._wire.service
         service._must_renew = lambda: True
         asyncio.run(pages(reader, 2))
         assert reader._pool.calls == 3

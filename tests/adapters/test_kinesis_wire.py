@@ -174,7 +174,7 @@ def test_the_endpoint_follows_botocores_rules_for_the_streams_account():
     with pytest.raises(ConnectionClosedError):
         client.get_records(StreamARN=arn, ShardIterator="iterator")
     wire = open_wire(arn, client=client, session=session)
-    assert wire._service._connections.endpoint.url == sent[0]
+    assert wire.service._connections.endpoint.url == sent[0]
 
 
 # --- connections
@@ -183,11 +183,11 @@ def test_the_endpoint_follows_botocores_rules_for_the_streams_account():
 def test_a_connection_is_used_again_and_no_more_are_kept_than_allowed():
     with serving(Service(EMPTY)) as endpoint:
         wire = wire_to(endpoint, max_pool_connections=2)
-        connect, made = wire._service._connections._connect, []
-        wire._service._connections._connect = lambda: made.append(1) or connect()
+        connect, made = wire.service._connections._connect, []
+        wire.service._connections._connect = lambda: made.append(1) or connect()
         for _ in range(5):
             wire.get_records("iterator", limit=1)
-        assert (len(made), len(wire._service._connections._idle)) == (1, 1)
+        assert (len(made), len(wire.service._connections._idle)) == (1, 1)
         together = threading.Barrier(6)
 
         def overlapping():
@@ -201,7 +201,7 @@ def test_a_connection_is_used_again_and_no_more_are_kept_than_allowed():
         for thread in threads:
             thread.join()
         # Two for threads, and as many for an event loop.
-        assert len(wire._service._connections._idle) <= 4
+        assert len(wire.service._connections._idle) <= 4
         wire.close()
 
 
@@ -209,7 +209,7 @@ def test_small_writes_are_not_held_back_by_the_kernel():
     with serving(Service(EMPTY)) as endpoint:
         wire = wire_to(endpoint)
         wire.get_records("iterator", limit=1)
-        ((connection, _),) = wire._service._connections._idle
+        ((connection, _),) = wire.service._connections._idle
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         wire.close()
 
@@ -299,7 +299,7 @@ def test_a_connection_that_the_service_has_closed_is_not_used_again(raw_server):
     wire = wire_to(raw_server(answer, answer))
     for _ in range(2):
         wire.get_records("iterator", limit=1)
-        for connection, _ in wire._service._connections._idle:
+        for connection, _ in wire.service._connections._idle:
             connection.settimeout(20)
             assert connection.recv(1, socket.MSG_PEEK) == b"", "the server closes after each"
     wire.close()

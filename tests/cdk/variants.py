@@ -26,6 +26,7 @@ from aws_cdk import aws_sqs as sqs
 from shardfleet_cdk import (
     AlarmLevel,
     AlarmSetting,
+    FanOut,
     FleetTables,
     HandlerCode,
     ManagerOptions,
@@ -97,13 +98,14 @@ def synthesize_for_the_judge(outdir, *, plain, packed):
 
 
 def told_of(app, folder):
-    """Make a fleet whose failures a topic is told of."""
+    """Make a fleet whose records are pushed, and whose failures a topic is told of."""
     stack = Stack(app, "Told")
     ShardFleet(
         stack,
         "Fleet",
         stream=a_stream(stack),
         handler=HandlerCode(folder=folder),
+        reading=FanOut(),
         config={"on_exhausted": "sns"},
         operations=Operations(deletion_protection=False),
         monitoring=False,

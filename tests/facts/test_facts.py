@@ -40,13 +40,16 @@ CALLERS = ("layer/python/shardfleet", "functions", "spark", "cdk", "tools")
 # Methods of our own with the name of an operation.
 OWN_METHODS = {
     ("adapters/http/connections.py", "create_connection"),
+    ("adapters/http/h2_connection.py", "create_connection"),
+    ("engine/shard/pushing.py", "subscribe"),
     ("adapters/http/json_service.py", "query"),
     ("shardfleet_ops/cli/position.py", "scan"),
     ("shardfleet_spark/publish/publishing.py", "publish"),
 }
 CLIENT = re.compile(r'client\(\s*"([a-z0-9-]+)"')
-# A call that the SDK makes for us, and those that the definitions of our state machines make.
-CALLED_OTHERWISE = {"sts AssumeRole"}
+# A call that the SDK makes for us, one that it cannot make, and those that the definitions of our
+# state machines make.
+CALLED_OTHERWISE = {"kinesis SubscribeToShard", "sts AssumeRole"}
 TASK = re.compile(r":states:::(?:aws-sdk:)?(\w+):(\w+)")
 SERVICE_OF_TASK = {"states": "stepfunctions"}
 # Actions of our roles that are no operations, or that AWS's own services take in our name.

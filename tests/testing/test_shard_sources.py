@@ -9,16 +9,13 @@ from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.cursor import End, ReadFrom, ReadLimits
 from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON, StartingPosition, StartKind
 from shardfleet.engine.retry import Halt, Patience
+from shardfleet.engine.shard.pushing import PushedSource
 from shardfleet.engine.shard.reader import ReadPorts, ShardReader
 from shardfleet.errors import PositionTrimmed, Throttled
 from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory import MemoryEvents, SeededEntropy
 from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN, MemoryStream
-from shardfleet_testkit.pushed_stream import (
-    SUBSCRIPTION_LIFE_MS,
-    SUBSCRIPTIONS_APART_MS,
-    PushedStream,
-)
+from shardfleet_testkit.pushed_stream import SUBSCRIPTION_LIFE_MS, SUBSCRIPTIONS_APART_MS
 from tests.testing.shard_source_contract import PROMISES
 from tests.testing.sources import SOURCES
 
@@ -46,7 +43,7 @@ class Bench:
         self._make()
 
     async def close(self):
-        if isinstance(self.source, PushedStream):
+        if isinstance(self.source, PushedSource):
             await self.source.close()
             # A subscription of a reader that is gone keeps the next one off for a while.
             await self.clock.sleep_ms(SUBSCRIPTIONS_APART_MS)
@@ -149,8 +146,8 @@ def test_a_cursor_goes_on_over_whatever_a_source_forgets_or_refuses(on_bench):
         producer = asyncio.create_task(producing())
         assert await read(bench, bench.reader(), 1_000) == numbers(0, 60)
         await producer
-        if isinstance(bench.source, PushedStream):
-            subscribed = bench.source.subscribed[bench.shard]
+        if isinstance(bench.source, PushedSource):
+            subscribed = bench.source._subscriptions.subscribed[bench.shard]
             assert len(subscribed) > 20 * 60_000 // SUBSCRIPTION_LIFE_MS
             assert min(b - a for a, b in pairwise(subscribed)) >= SUBSCRIPTIONS_APART_MS
 

@@ -124,6 +124,11 @@ class DeployedConfig(Struct, frozen=True, kw_only=True):
 
     fleet: Annotated[str, "name of the fleet: prefix of worker ids and execution names"]
     stream_arn: Annotated[str, "ARN of the stream"]
+    consumer_arn: Annotated[
+        str,
+        "ARN of the stream's registered consumer, by which records are pushed (enhanced fan-out); "
+        "empty: shards are polled",
+    ] = ""
     lease_table: Annotated[str, "name of the lease table (KCL: the application name)"]
     state_table: Annotated[str, "name of the fleet-state table"]
     state_machine_arn: Annotated[str, "ARN of the worker state machine; set for the manager"] = ""

@@ -16,7 +16,9 @@ The tree::
     ├── StreamError             the stream did not answer as hoped
     │   ├── Throttled              ask again later
     │   │   ├── IndexNotReady          an index that is being built
+    │   │   ├── SubscriptionHeld       another subscription has the shard, or had it just now
     │   │   └── Unsettled              it may pass by itself, or a person must mend it
+    │   ├── SubscriptionTaken      another subscription has taken the shard over
     │   ├── IteratorExpired        begin at a position again
     │   ├── FalseEnd               a page contradicts itself about its shard's end; ask again
     │   ├── ShardGone              no such shard (any more)
@@ -121,6 +123,14 @@ class Throttled(StreamError):
 
 class IndexNotReady(Throttled):
     """An index is being built, or not there yet; what it would answer is read another way."""
+
+
+class SubscriptionHeld(Throttled):
+    """Another subscription of this consumer has the shard, or had it just now (fact K34)."""
+
+
+class SubscriptionTaken(StreamError):
+    """Another subscription of this consumer took the shard over: does its lease stand (K34)?"""
 
 
 class Unsettled(Throttled):

@@ -160,23 +160,12 @@ class EmbeddedAws:
 
         Raises ConfigurationError if the port is taken.
         """
-        try:
-            listening = socket.create_server(("127.0.0.1", self._wanted_port), backlog=1024)  # ours
-        except OSError as error:
-            raise ConfigurationError(
-                f"port {self._wanted_port}: {error.strerror}; name another one, or 0 for any that "
-                "is free"
-            ) from error
+        sockets = self._listen()
         folder = Path(tempfile.mkdtemp(prefix="shardfleet-aws-"))
         self._folder = folder
-        sockets = [listening]
-        if self._behaviour.certificate:
-            sockets.append(socket.create_server(("127.0.0.1", 0), backlog=1024))  # ours
-            self._tls_port = sockets[1].getsockname()[1]
         with contextlib.ExitStack() as open_sockets:
             for each in sockets:
                 open_sockets.enter_context(each)
-            self._port = listening.getsockname()[1]
             settings = ServerSettings(
                 folder=folder,
                 port=self._port,
@@ -208,6 +197,22 @@ class EmbeddedAws:
             self.stop()
             raise
         return self
+
+    def _listen(self) -> list[socket.socket]:
+        """Return what the server listens to: plainly, and with TLS if there is a certificate."""
+        try:
+            listening = socket.create_server(("127.0.0.1", self._wanted_port), backlog=1024)  # ours
+        except OSError as error:
+            raise ConfigurationError(
+                f"port {self._wanted_port}: {error.strerror}; name another one, or 0 for any that "
+                "is free"
+            ) from error
+        self._port = listening.getsockname()[1]
+        if not self._behaviour.certificate:
+            return [listening]
+        with_tls = socket.create_server(("127.0.0.1", 0), backlog=1024)  # ours
+        self._tls_port = with_tls.getsockname()[1]
+        return [listening, with_tls]
 
     def stop(self) -> None:
         """End the server and every Lambda process, and remove the private folder."""

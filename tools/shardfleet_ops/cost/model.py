@@ -127,6 +127,8 @@ def per_month(
     found["alarms"] = (
         setup.alarm_metrics * prices.alarm_month + setup.composites * prices.composite_alarm_month
     )
+    if config.consumer_arn:
+        found["fan-out"] = fan_out_per_month(setup.shards, prices=prices)
     found["dashboard"] = setup.dashboards * prices.dashboard_month
     return Costs(found)
 
@@ -181,6 +183,19 @@ def stream_per_month(
             return HOURS_PER_MONTH * prices.stream_hour + gb_out * prices.stream_gb_out
         case StreamMode.ADVANTAGE:
             return gb_out * prices.advantage_gb_out
+
+
+def fan_out_per_month(shards: int, *, gb_out: float = 0.0, prices: Prices = PRICES) -> float:
+    """
+    Return what a registered consumer costs, subscribed or not, dollars a month.
+
+    Args:
+        shards: open ones.
+        gb_out: what is pushed in a month.
+        prices: list prices.
+
+    """
+    return shards * HOURS_PER_MONTH * prices.consumer_shard_hour + gb_out * prices.consumer_gb
 
 
 def mapping_per_month(

@@ -8,7 +8,7 @@ The ports: everything the engine asks of the world.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Never, Protocol
 
@@ -249,6 +249,58 @@ class ShardCalls(Protocol):
             Throttled: try again later.
 
         """
+
+
+class ShardSubscription(Protocol):
+    """
+    What is pushed of a shard, until it is over.
+
+    Attributes:
+        is_over: its time has come to an end, which says nothing of the shard's (fact K37).
+
+    """
+
+    is_over: bool
+
+    def take(self) -> RecordsPage | None:
+        """
+        Return the next event that has come, None if none has.
+
+        An event's resume token is its continuation number. What it leaves untaken, the service
+        keeps back, once it is too much.
+
+        Raises:
+            SubscriptionHeld: another one took over.
+            StreamError: as of :meth:`ShardCalls.page`; nothing more will come.
+
+        """
+
+    def close(self) -> None:
+        """Want no more of it."""
+
+
+class ShardSubscriptions(Protocol):
+    """Subscriptions to shards; what a pushed source is made of."""
+
+    async def subscribe(
+        self, shard_id: str, start: StartingPosition, *, wake: Callable[[], None]
+    ) -> ShardSubscription:
+        """
+        Subscribe to a shard; once, within seconds.
+
+        Args:
+            shard_id: the shard.
+            start: where to begin.
+            wake: called, in the loop of the call, whenever anything comes.
+
+        Raises:
+            SubscriptionHeld: somebody did less than five seconds ago.
+            StreamError: as of :meth:`ShardCalls.page`.
+
+        """
+
+    async def close(self) -> None:
+        """End all that is open."""
 
 
 class PutOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename="pascal"):

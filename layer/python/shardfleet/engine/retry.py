@@ -180,9 +180,9 @@ class Halt:
                     timer.cancel()
         return self.is_set
 
-    async def unless(self, signal: Signal) -> None:
+    async def unless(self, signal: Signal, *, within_ms: float | None = None) -> bool:
         """
-        Wait for something else, unless the request is made first.
+        Wait for something else, unless the request is made first; return whether it came in time.
 
         Raises:
             Halted: it was.
@@ -190,7 +190,9 @@ class Halt:
         """
         if not signal.is_set and not self.is_set:
             # One future for both: a task that waits for an event takes two more rounds of the loop.
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+            timer = loop.call_later(within_ms / 1000, _wake, waiter) if within_ms else None
             self._waiters.append(waiter)
             signal.waiters.append(waiter)
             try:
@@ -198,8 +200,11 @@ class Halt:
             finally:
                 signal.waiters.remove(waiter)
                 self._waiters.remove(waiter)
-        if not signal.is_set:
+                if timer is not None:
+                    timer.cancel()
+        if self.is_set and not signal.is_set:
             raise Halted
+        return signal.is_set
 
 
 class Signal:

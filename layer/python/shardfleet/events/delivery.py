@@ -25,6 +25,15 @@ class ReadDelayed(LeaseEvent, frozen=True, kw_only=True):
     failures: int
 
 
+class PushLost(LeaseEvent, frozen=True, kw_only=True):
+    """Subscribing to a shard failed again and again: for a while it is polled."""
+
+    error: str
+    polled_ms: int
+
+    level: ClassVar[Level] = Level.WARNING
+
+
 class IteratorRenewed(LeaseEvent, frozen=True, kw_only=True):
     """An iterator had expired; reading goes on behind the last accepted record."""
 

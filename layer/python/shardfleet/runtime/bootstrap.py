@@ -8,7 +8,8 @@ outlive its turn (hazard H10). No code of the user is imported here (hazard H16)
 AWS actions (hazard H19; `cdk/shardfleet_cdk/permissions.py` grants exactly these):
 
 worker
-    kinesis: DescribeStreamSummary, ListShards, GetShardIterator, GetRecords;
+    kinesis: DescribeStreamSummary, ListShards, GetShardIterator, GetRecords; SubscribeToShard on
+    the consumer by which records are pushed;
     dynamodb, lease table: GetItem, PutItem (of child shards), UpdateItem; Query on the index;
     dynamodb, fleet-state table: GetItem; UpdateItem of the worker's kinds of documents;
     sqs: SendMessage, s3: PutObject and sns: Publish where given-up records go there;
@@ -24,7 +25,7 @@ manager
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Never
 
@@ -74,6 +75,7 @@ from shardfleet.runtime.handler_runner import ThreadHandlerRunner
 
 if TYPE_CHECKING:
     from shardfleet.adapters.telemetry.otlp import OtlpMetrics
+    from shardfleet.engine.shard.reader import ShardSource
     from shardfleet.engine.worker.ports import WorkerPorts
 
 # A turn renews its leases in one wave; more threads than this would wait for CPU, not for DynamoDB.
@@ -220,13 +222,17 @@ class TurnThreads:
         self.reads = ThreadPool("reads", threads=READ_THREADS)
         self.streams = ThreadPool("streams", threads=config.io_threads)
         self.calls = ThreadPool("calls", threads=_call_threads(config))
+        self.connections: list[Callable[[], Awaitable[None]]] = []
+        """What closes connections of the invocation's own event loop, which ends with it."""
 
     async def close(self, *, within_ms: int) -> bool:
         """
-        Join all threads; False when one outlived ``within_ms``.
+        Close connections and join all threads; False when one outlived ``within_ms``.
 
         Then the process must end (hazard H10).
         """
+        for close in self.connections:
+            await close()
         pools = (self.calls, self.streams, self.reads, self.writes)
         return all(await asyncio.gather(*(pool.close(within_ms=within_ms) for pool in pools)))
 
@@ -253,6 +259,27 @@ def stream(sandbox: Sandbox, threads: TurnThreads) -> KinesisPolling:
         pool=threads.streams,
         wire=clients.wire_to(config.stream_arn) if wired else None,
     )
+
+
+def source(sandbox: Sandbox, threads: TurnThreads, kinesis: KinesisPolling) -> ShardSource:
+    """Return what a worker reads records from: polled, or pushed if there is a consumer."""
+    # The manager's start does not wait for what only workers need, nor theirs for what few do.
+    from shardfleet.engine.shard.polling import PolledSource  # noqa: PLC0415
+
+    config, clock = sandbox.config, sandbox.clock
+    polled = PolledSource.of_worker(kinesis, clock, config)
+    if not config.consumer_arn:
+        return polled
+    from shardfleet.adapters.kinesis.pushed import KinesisPushing  # noqa: PLC0415
+    from shardfleet.engine.shard.pushing import PushedSource  # noqa: PLC0415
+
+    wire = sandbox.clients.wire_to(config.stream_arn)
+    pushing = KinesisPushing(
+        config.stream_arn, config.consumer_arn, wire=wire, pool=threads.streams
+    )
+    pushed = PushedSource(pushing, polled, clock=clock, events=sandbox.events)
+    threads.connections.append(pushed.close)
+    return pushed
 
 
 class TellingProcess(Struct, frozen=True):
@@ -395,7 +422,6 @@ def window_states(
 def worker_ports(sandbox: Sandbox, threads: TurnThreads, context: LambdaContext) -> WorkerPorts:
     """Return everything that a worker's turn asks of the world."""
     # The manager's start does not wait for what only workers need.
-    from shardfleet.engine.shard.polling import PolledSource  # noqa: PLC0415
     from shardfleet.engine.worker.ports import WorkerPorts  # noqa: PLC0415
     from shardfleet.runtime.delivering import progress_of  # noqa: PLC0415
 
@@ -406,7 +432,7 @@ def worker_ports(sandbox: Sandbox, threads: TurnThreads, context: LambdaContext)
         leases=lease_store(sandbox, threads),
         state=state_store(sandbox, threads),
         stream=kinesis,
-        source=PolledSource.of_worker(kinesis, sandbox.clock, sandbox.config),
+        source=source(sandbox, threads, kinesis),
         handler=handler_runner(sandbox, threads, context),
         progress=progress_of(sandbox.config),
         policy=failure_policy(sandbox, threads, context=context),

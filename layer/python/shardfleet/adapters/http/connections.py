@@ -103,6 +103,29 @@ class Endpoint(Struct, frozen=True, kw_only=True):
         """Return the URL, for messages."""
         return f"{'http' if self.tls is None else 'https'}://{self.authority}/"
 
+    def unanswered(self, error: OSError) -> Exception:
+        """Return botocore's error for a request that was perhaps sent, and not answered."""
+        # The SDK is not loaded before something fails: it takes as long as all else at a start.
+        from botocore.exceptions import ConnectionClosedError, ReadTimeoutError  # noqa: PLC0415
+
+        kind = ReadTimeoutError if isinstance(error, TimeoutError) else ConnectionClosedError
+        return kind(endpoint_url=self.url, error=error)
+
+    def unreachable(self, error: OSError) -> Exception:
+        """Return botocore's error for a connection that could not be made."""
+        from botocore.exceptions import (  # noqa: PLC0415 - see above
+            ConnectTimeoutError,
+            EndpointConnectionError,
+            SSLError,
+        )
+
+        url = self.url
+        if isinstance(error, ssl.SSLError):
+            return SSLError(endpoint_url=url, error=error)
+        if isinstance(error, TimeoutError):
+            return ConnectTimeoutError(endpoint_url=url, error=error)
+        return EndpointConnectionError(endpoint_url=url, error=error)
+
 
 class HttpConnections:
     """Connections to one endpoint; safe to share between threads."""
@@ -200,30 +223,8 @@ class HttpConnections:
         except OSError as error:
             if connection is not None:
                 connection.close()
-            raise self._unreachable(error) from error
+            raise endpoint.unreachable(error) from error
         return connection
-
-    def unanswered(self, error: OSError) -> Exception:
-        """Return botocore's error for a request that was perhaps sent, and not answered."""
-        # The SDK is not loaded before something fails: it takes as long as all else at a start.
-        from botocore.exceptions import ConnectionClosedError, ReadTimeoutError  # noqa: PLC0415
-
-        kind = ReadTimeoutError if isinstance(error, TimeoutError) else ConnectionClosedError
-        return kind(endpoint_url=self.endpoint.url, error=error)
-
-    def _unreachable(self, error: OSError) -> Exception:
-        from botocore.exceptions import (  # noqa: PLC0415 - see above
-            ConnectTimeoutError,
-            EndpointConnectionError,
-            SSLError,
-        )
-
-        url = self.endpoint.url
-        if isinstance(error, ssl.SSLError):
-            return SSLError(endpoint_url=url, error=error)
-        if isinstance(error, TimeoutError):
-            return ConnectTimeoutError(endpoint_url=url, error=error)
-        return EndpointConnectionError(endpoint_url=url, error=error)
 
 
 class SentRequest:
@@ -311,7 +312,7 @@ class SentRequest:
         except BaseException as error:
             self._close()
             if isinstance(error, OSError):
-                raise self._connections.unanswered(error) from error
+                raise self._connections.endpoint.unanswered(error) from error
             raise
         connection, self._connection = self._open(), None
         # What TLS has decrypted already no poll tells of; it belongs to no request of ours.

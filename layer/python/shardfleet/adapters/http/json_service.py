@@ -115,6 +115,10 @@ class JsonService:
         client: returns the SDK's, whose model is taken for refusals.
         clock_s: epoch seconds; what it is off by is learnt from whoever refuses a signature.
 
+    Attributes:
+        site: where it is.
+        endpoint: how it is reached.
+
     """
 
     def __init__(
@@ -131,8 +135,9 @@ class JsonService:
         url, service = urlsplit(site.url), site.service
         tls = None
         if url.scheme == "https":
-            tls = _trusting(site.bundle, Path(site.bundle).stat().st_mtime_ns)
-        endpoint = Endpoint(
+            tls = trusting(site.bundle)
+        self.site = site
+        self.endpoint = endpoint = Endpoint(
             host=str(url.hostname),
             port=url.port or (80 if tls is None else 443),
             tls=tls,
@@ -170,7 +175,7 @@ class JsonService:
             HTTPClientError, ConnectionError: no answer, or no connection.
 
         """
-        return self._connections.post(self._headers(operation, body, content_type), body)
+        return self._connections.post(self.headers(operation, body, content_type), body)
 
     def send(self, operation: str, body: bytes) -> SentRequest | None:
         """
@@ -183,7 +188,7 @@ class JsonService:
         """
         if self._must_renew():
             return None
-        return self._connections.send(self._headers(operation, body, None), body)
+        return self._connections.send(self.headers(operation, body, None), body)
 
     def call(
         self, operation: str, body: bytes, *, content_type: str | None = None
@@ -217,7 +222,10 @@ class JsonService:
             raise ClientError(self.refusal(answer), operation)  # type: ignore[arg-type]
         return answer.body
 
-    def _headers(self, operation: str, body: bytes, content_type: str | None) -> dict[str, str]:
+    def headers(
+        self, operation: str, body: bytes, content_type: str | None = None
+    ) -> dict[str, str]:
+        """Return the headers of a request that is sent now, signed."""
         headers = self._signer.headers(
             self._credentials.get_frozen_credentials(),
             target=f"{self._target}.{operation}",
@@ -342,7 +350,15 @@ def _bundle(session: Session) -> str:
     return str(given or get_cert_path(verify=True))
 
 
+def trusting(file: str, *protocols: str) -> ssl.SSLContext:
+    """Return what trusts the certificates in a file, and offers protocols (ALPN), if any."""
+    return _trusting(file, Path(file).stat().st_mtime_ns, protocols)
+
+
 @cache
-def _trusting(file: str, _changed_ns: int) -> ssl.SSLContext:
+def _trusting(file: str, _changed_ns: int, protocols: tuple[str, ...]) -> ssl.SSLContext:
     """Read the certificates once for all services: that takes as long as to make a client."""
-    return ssl.create_default_context(cafile=file)
+    context = ssl.create_default_context(cafile=file)
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    return context

@@ -1,5 +1,5 @@
 """
-From the body of a GetRecords answer to a page of records.
+From the body of a GetRecords answer, or of a SubscribeToShardEvent, to a page of records.
 
 The quick way cuts the ``Data`` values out of the body, which is nearly all of it, and parses the
 little that remains; base64 needs no quote and no escape, so a value ends at the next quote. Small
@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from math import modf
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from pybase64 import b64decode
@@ -133,15 +133,59 @@ class AnswerAndMore(_Answer[_R], Generic[_R], forbid_unknown_fields=False):
     """An answer, perhaps with a member that we do not know."""
 
 
-# Each with its twin for the day when Kinesis adds a member.
-_WHOLE = (
-    msgspec.json.Decoder(_Answer[_Whole]),
-    msgspec.json.Decoder(AnswerAndMore[_WholeAndMore]),
+class _Event(msgspec.Struct, Generic[_R], forbid_unknown_fields=True):
+    Records: list[_R]
+    ContinuationSequenceNumber: str | None = None
+    MillisBehindLatest: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    ChildShards: list[_Child] | None = None
+
+    @property
+    def NextShardIterator(self) -> str | None:  # noqa: N802 - as an answer has it
+        return self.ContinuationSequenceNumber
+
+
+class _EventAndMore(_Event[_R], Generic[_R], forbid_unknown_fields=False):
+    """An event, perhaps with a member that we do not know."""
+
+
+_Decoders = tuple[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]]
+
+
+class _Form(NamedTuple):
+    """
+    One of the two forms in which Kinesis tells of records.
+
+    Attributes:
+        name: of botocore's shape.
+        whole: decoders of records as they are, the second for the day when Kinesis adds a member.
+        cut: of records whose data was cut out, likewise.
+        parsed: what botocore's parser gives.
+
+    """
+
+    name: str
+    whole: _Decoders
+    cut: _Decoders
+    parsed: Any
+
+
+_ANSWER = _Form(
+    "GetRecordsOutput",
+    (msgspec.json.Decoder(_Answer[_Whole]), msgspec.json.Decoder(AnswerAndMore[_WholeAndMore])),
+    (msgspec.json.Decoder(_Answer[_Cut]), msgspec.json.Decoder(AnswerAndMore[_CutAndMore])),
+    AnswerAndMore[_Parsed],
 )
-_CUT = (
-    msgspec.json.Decoder(_Answer[_Cut]),
-    msgspec.json.Decoder(AnswerAndMore[_CutAndMore]),
-)
+
+
+@cache
+def _event() -> _Form:
+    """Make the decoders of events: only a fleet whose records are pushed needs them."""
+    return _Form(
+        "SubscribeToShardEvent",
+        (msgspec.json.Decoder(_Event[_Whole]), msgspec.json.Decoder(_EventAndMore[_WholeAndMore])),
+        (msgspec.json.Decoder(_Event[_Cut]), msgspec.json.Decoder(_EventAndMore[_CutAndMore])),
+        _EventAndMore[_Parsed],
+    )
 
 
 class _Unexpected(ValueError):
@@ -159,24 +203,46 @@ def decode_page(body: bytes | bytearray) -> RecordsPage:
         UnreadableAnswer: no JSON, or without what every answer has.
 
     """
+    return _decoded(body, _ANSWER)
+
+
+def decode_event(body: bytes | bytearray) -> RecordsPage:
+    """
+    Return the page that a SubscribeToShardEvent describes: its continuation is the resume token.
+
+    Args:
+        body: the payload of the event, JSON 1.1.
+
+    Raises:
+        UnreadableAnswer: no JSON, or without what every event has.
+
+    """
+    return _decoded(body, _event())
+
+
+def _decoded(body: bytes | bytearray, form: _Form) -> RecordsPage:
     try:
-        return _decode_quickly(body)
+        return _decode_quickly(body, form)
     except (ValueError, RecursionError):  # of msgspec, pybase64 and json alike
-        return decode_page_slowly(body)
+        return _decoded_slowly(body, form)
 
 
 def decode_page_slowly(body: bytes | bytearray) -> RecordsPage:
     """Do as :func:`decode_page` with botocore alone; the two are equal on every body."""
+    return _decoded_slowly(body, _ANSWER)
+
+
+def _decoded_slowly(body: bytes | bytearray, form: _Form) -> RecordsPage:
     response = {"body": bytes(body), "headers": {}, "status_code": 200}
     try:
         msgspec.convert(json.loads(body), _Raw)
-        answer = _parser().parse(response, _answer_shape())
+        answer = _parser().parse(response, _shape(form.name))
     except Exception as error:  # noqa: BLE001 - botocore may raise anything
         raise _unreadable(error) from None
-    return page_of(answer)
+    return page_of(answer, form)
 
 
-def page_of(answer: Mapping[str, Any]) -> RecordsPage:
+def page_of(answer: Mapping[str, Any], form: _Form = _ANSWER) -> RecordsPage:
     """
     Return the page of an answer that botocore has parsed.
 
@@ -185,7 +251,7 @@ def page_of(answer: Mapping[str, Any]) -> RecordsPage:
 
     """
     try:
-        page = msgspec.convert(answer, AnswerAndMore[_Parsed], builtin_types=(bytes, datetime))
+        page = msgspec.convert(answer, form.parsed, builtin_types=(bytes, datetime))
         return page_with(page, [_record(each) for each in page.Records])
     except ValueError as error:
         raise _unreadable(error) from None
@@ -201,22 +267,22 @@ def epoch_ms(instant: datetime) -> int:
     return round((instant - _EPOCH) / _MILLISECOND)
 
 
-def _decode_quickly(body: bytes | bytearray) -> RecordsPage:
+def _decode_quickly(body: bytes | bytearray, form: _Form) -> RecordsPage:
     first = body.find(_OPENING)
     start = first + len(_OPENING)
     if first < 0 or body.find(b'"', start, start + _CUT_FROM) >= 0:
-        return _decode_whole(body)
-    return _decode_cut(body)
+        return _decode_whole(body, form)
+    return _decode_cut(body, form)
 
 
-def _decode_whole(body: bytes | bytearray) -> RecordsPage:
+def _decode_whole(body: bytes | bytearray, form: _Form) -> RecordsPage:
     """Parse the body in one go, base64 included."""
-    answer = _typed(_WHOLE, body)
+    answer = _typed(form.whole, body)
     found = answer.Records
     return page_with(answer, _stream_records(found, [each.Data for each in found]))
 
 
-def _decode_cut(body: bytes | bytearray) -> RecordsPage:
+def _decode_cut(body: bytes | bytearray, form: _Form) -> RecordsPage:
     """Cut the data out, parse the rest, and put the two together."""
     payloads: list[bytes] = []
     rest: list[memoryview] = []
@@ -233,7 +299,7 @@ def _decode_cut(body: bytes | bytearray) -> RecordsPage:
         after = end
     keep(view[after:])
     small = _MARK.encode().join(rest)
-    answer = _typed(_CUT, small)
+    answer = _typed(form.cut, small)
     found = answer.Records
     if not len(found) == len(payloads) == small.count(_MARKED):
         raise _Unexpected("cuts and records do not match")
@@ -242,7 +308,7 @@ def _decode_cut(body: bytes | bytearray) -> RecordsPage:
     return page_with(answer, _stream_records(found, payloads))
 
 
-def _typed(decoders: tuple[msgspec.json.Decoder[Any], ...], text: bytes | bytearray) -> Any:
+def _typed(decoders: _Decoders, text: bytes | bytearray) -> Any:
     """
     Parse, and refuse everything that :mod:`json` refuses.
 
@@ -290,7 +356,10 @@ def _rounded_ms(seconds: float) -> int:
 
 
 def page_with(
-    answer: _Answer[Any], records: Sequence[StreamRecord], *, size_bytes: int | None = None
+    answer: _Answer[Any] | _Event[Any],
+    records: Sequence[StreamRecord],
+    *,
+    size_bytes: int | None = None,
 ) -> RecordsPage:
     """Return the page of an answer, its records made already, and their size if it is known."""
     return RecordsPage(
@@ -354,12 +423,8 @@ def _parser() -> ResponseParser:
 
 
 @cache
-def _answer_shape() -> Shape:
+def _shape(name: str) -> Shape:
     """Load botocore's model of Kinesis, which takes a while: only an odd body needs it."""
     from botocore.session import get_session  # noqa: PLC0415
 
-    session = get_session()
-    model = session.get_service_model("kinesis")
-    shape = model.operation_model("GetRecords").output_shape
-    assert shape is not None, "GetRecords has an answer"
-    return shape
+    return get_session().get_service_model("kinesis").shape_for(name)

@@ -234,10 +234,10 @@ class KinesisPolling:
     def _shard_iterator(self, shard_id: str, start: StartingPosition) -> str:
         by_number = start.sequence_number is not None
         call = shard_call(
-            f"GetShardIterator {start.kind} {_stated(start)}",
+            f"GetShardIterator {start.kind} {stated(start)}",
             shard_id,
             self._stream_arn,
-            invalid=_refused_number if by_number else unsettled(ConfigurationError),
+            invalid=refused_number if by_number else unsettled(ConfigurationError),
         )
         wire = call.run(self._open_wire) if self._open_wire is not None else None
         if wire is not None:
@@ -305,7 +305,7 @@ def shard_call(operation: str, shard_id: str, stream_arn: str, *, invalid: Error
     return SdkCall(f"{operation} on {shard_id} of {stream_arn}", codes=codes)
 
 
-def _refused_number(text: str) -> ShardfleetError:
+def refused_number(text: str) -> ShardfleetError:
     """
     Return what a refused number is: another shard's, or too old; Kinesis has one code for both.
 
@@ -325,7 +325,8 @@ def service_time_ms(answer: Mapping[str, Any]) -> int | None:
         return None
 
 
-def _stated(start: StartingPosition) -> str:
+def stated(start: StartingPosition) -> str:
+    """Return a position's number or instant, for a person."""
     if start.sequence_number is not None:
         return start.sequence_number
     return "" if start.instant_ms is None else _instant(start.instant_ms).isoformat()

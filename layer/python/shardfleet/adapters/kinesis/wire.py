@@ -93,6 +93,9 @@ class KinesisWire:
         service: at the endpoint of the stream.
         long_pages: the format of pages that are likely to be long.
 
+    Attributes:
+        service: as given.
+
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class KinesisWire:
     ) -> None:
         """Send nothing yet."""
         self._stream_arn = stream_arn
-        self._service = service
+        self.service = service
         self._long_pages = long_pages
 
     def get_records(self, iterator: str, *, limit: int) -> RecordsPage:
@@ -115,7 +118,7 @@ class KinesisWire:
         """
         pages = self._long_pages
         body = pages.encode(iterator, limit, self._stream_arn)
-        answer = self._service.call("GetRecords", body, content_type=pages.content_type)
+        answer = self.service.call("GetRecords", body, content_type=pages.content_type)
         try:
             return pages.decode(answer)
         except UnreadableAnswer:
@@ -124,7 +127,7 @@ class KinesisWire:
 
     def send_get_records(self, iterator: str, *, limit: int) -> SentRequest | None:
         """Ask for a page that is likely to be short, without waiting; None if that cannot be."""
-        return self._service.send("GetRecords", _asked(iterator, limit, self._stream_arn))
+        return self.service.send("GetRecords", _asked(iterator, limit, self._stream_arn))
 
     def page_of(self, sent: SentRequest) -> RecordsPage:
         """
@@ -136,7 +139,7 @@ class KinesisWire:
             UnreadableAnswer: an answer that is none.
 
         """
-        return decode_page(self._service.body_of("GetRecords", sent.answer()))
+        return decode_page(self.service.body_of("GetRecords", sent.answer()))
 
     def shard_iterator(self, shard_id: str, start: StartingPosition) -> str:
         """
@@ -157,7 +160,7 @@ class KinesisWire:
             asked["StartingSequenceNumber"] = start.sequence_number
         if start.instant_ms is not None:
             asked["Timestamp"] = start.instant_ms / 1_000
-        answer = self._service.call("GetShardIterator", msgspec.json.encode(asked))
+        answer = self.service.call("GetShardIterator", msgspec.json.encode(asked))
         try:
             return msgspec.json.decode(answer, type=_ShardIterator).ShardIterator
         except ValueError as error:
@@ -175,7 +178,7 @@ class KinesisWire:
 
         """
         body = encode_put_records(self._stream_arn, entries)
-        answer = self._service.call("PutRecords", body, content_type=CBOR)
+        answer = self.service.call("PutRecords", body, content_type=CBOR)
         try:
             return decode_put_records(bytes(answer))
         except ValueError as error:
@@ -184,7 +187,7 @@ class KinesisWire:
 
     def close(self) -> None:
         """Close the connections that are kept."""
-        self._service.close()
+        self.service.close()
 
 
 OpenWire = Callable[[], KinesisWire | None]

@@ -38,6 +38,8 @@ class Prices(Struct, frozen=True, kw_only=True):
         stream_hour: Kinesis on demand, a stream for an hour.
         stream_gb_out: Kinesis on demand, a GB read.
         advantage_gb_out: Kinesis on demand, the account's Advantage mode: a GB read.
+        consumer_shard_hour: Kinesis, enhanced fan-out: a registered consumer of a shard.
+        consumer_gb: Kinesis, enhanced fan-out: a GB read.
         task_cpu_hour: Fargate, arm64, a vCPU.
         task_gb_hour: Fargate, arm64, a GB of memory.
         object_write: S3 Standard, a PUT or LIST request.
@@ -65,6 +67,8 @@ class Prices(Struct, frozen=True, kw_only=True):
     stream_hour: float
     stream_gb_out: float
     advantage_gb_out: float
+    consumer_shard_hour: float
+    consumer_gb: float
     task_cpu_hour: float
     task_gb_hour: float
     object_write: float
@@ -93,6 +97,8 @@ PRICES = Prices(
     stream_gb_out=0.04,
     # "At least 60 % lower" than on demand: the developer guide's page on modes, 2026-11-28.
     advantage_gb_out=0.016,
+    consumer_shard_hour=0.015,
+    consumer_gb=0.013,
     task_cpu_hour=0.03238,
     task_gb_hour=0.00356,
     object_write=5.0 / 1_000_000,

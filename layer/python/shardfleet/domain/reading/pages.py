@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.domain.stream.sequence import PointKind, Position
 from shardfleet.domain.stream.shards import ChildShard
@@ -93,3 +94,16 @@ class RecordsPage(Struct, frozen=True, kw_only=True):
         if self.size_bytes is not None:
             return self.size_bytes
         return sum([len(each.data) + len(each.partition_key) for each in self.records])
+
+
+def divided(
+    page: RecordsPage, records_most: int, *, now_ms: int
+) -> tuple[RecordsPage, RecordsPage | None]:
+    """Return so many records of a pushed page, as far behind as the next one, and what is left."""
+    if len(page.records) <= records_most:
+        return page, None
+    first, rest = page.records[:records_most], page.records[records_most:]
+    lag_ms = max(1, now_ms - rest[0].approximate_arrival_ms)
+    token = first[-1].sequence_number
+    part = RecordsPage(records=first, resume_token=token, millis_behind_latest=lag_ms)
+    return part, replace(page, records=rest, size_bytes=None)

@@ -41,6 +41,7 @@ from shardfleet.errors import (
     PositionTrimmed,
     ShardForeign,
     StaleEpoch,
+    SubscriptionTaken,
     Throttled,
 )
 from shardfleet.events.delivery import PageRead, PositionLost, PositionOutlived
@@ -347,10 +348,24 @@ class ShardConsumer:
             except PositionTrimmed as error:
                 await self._judge_gap(error)
                 reader.cursor.accept_gap()
+            except SubscriptionTaken:
+                await self._confirm()
             except ForeignPosition as error:
                 # A wrong checkpoint, and no loss: only a person knows where to go on instead.
                 words = f"{error}; set it to where it belongs: `shardfleet rewind`"
                 await self._progress.stop(self._held.done_text, error=words, attempts=1)
+
+    async def _confirm(self) -> None:
+        """
+        Go on only if the lease still stands: whoever took the shard over may have that, too.
+
+        Raises:
+            Halted: it does not.
+
+        """
+        held, renew = self._held, self._ports.delivery.checkpointer.renew
+        if not await self._patience.persist(partial(renew, held), held.halt):
+            raise Halted
 
     async def _judge_gap(self, error: PositionTrimmed) -> None:
         """Go on, go on and tell, or stop: by what is known and by policy."""
