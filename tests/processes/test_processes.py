@@ -8,6 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.local.launcher.test_pushed_over_tls import inject
 from tests.processes.fleet import FAILOVER_MS, Processes, eventually
 
 pytestmark = pytest.mark.processes
@@ -83,6 +84,25 @@ def test_two_processes_share_the_shards_and_one_that_is_told_to_end_repeats_noth
     eventually(lambda: len(fleet.shares()) == 1 and None not in fleet.shares())
     all_handled(fleet)
     assert (fleet.missing(), fleet.repeats(), fleet.out_of_order()) == (0, 0, 0)
+
+
+def test_what_is_pushed_is_handled_though_no_poll_succeeds_and_the_next_process_takes_over(
+    fleet, embedded_aws
+):
+    described = fleet.kinesis.describe_stream_summary(StreamName=fleet.name)
+    stream = described["StreamDescriptionSummary"]["StreamARN"]
+    made = fleet.kinesis.register_stream_consumer(StreamARN=stream, ConsumerName="pushed")
+    fleet.env["SHARDFLEET_CONSUMER_ARN"] = made["Consumer"]["ConsumerARN"]
+    inject(embedded_aws, "ThrottleReads", fleet.name, DurationMs=3_600_000)
+    for _ in range(2):
+        fleet.send(*range(4))
+        process = fleet.start()
+        eventually(lambda: fleet.missing() == 0)
+        fleet.send(*range(4))
+        eventually(lambda: fleet.missing() == 0)
+        process.terminate()
+        assert process.wait(60) == 0
+    assert fleet.repeats() == 0
 
 
 def test_a_killed_manager_s_process_loses_nothing(fleet):

@@ -2,6 +2,8 @@
 
 import asyncio
 import io
+import subprocess
+import sys
 import uuid
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -268,3 +270,32 @@ def test_what_was_gathered_is_told_before_a_process_ends_itself(monkeypatch):
         asyncio.run(work)
     (written,) = told
     assert '"CloudWatchMetrics"' in written
+
+
+@pytest.mark.parametrize("consumer", ["", f"{CONFIG.stream_arn}/consumer/orders:1700000000"])
+def test_records_are_pushed_where_there_is_a_consumer_and_h2_is_loaded_nowhere_else(consumer):
+    settings = {"handler": "x:y", "consumer_arn": consumer}
+    environment = FleetConfig(
+        **{**{name: getattr(CONFIG, name) for name in CONFIG.__struct_fields__}, **settings}
+    ).to_env()
+    program = f"""
+import asyncio, sys
+from types import SimpleNamespace
+from shardfleet.runtime.bootstrap import TurnThreads, open_sandbox, worker_ports
+
+async def main():
+    sandbox = open_sandbox({environment!r})
+    threads = TurnThreads(sandbox.config)
+    context = SimpleNamespace(invoked_function_arn="arn", aws_request_id="id")
+    ports = worker_ports(sandbox, threads, context)
+    print(type(ports.source).__name__, "h2" in sys.modules, "botocore" in sys.modules)
+    assert await threads.close(within_ms=1_000)
+
+asyncio.run(main())
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    assert told.split() == (
+        ["PushedSource", "True", "False"] if consumer else ["PolledSource", "False", "False"]
+    )

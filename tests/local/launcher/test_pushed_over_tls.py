@@ -97,9 +97,9 @@ def subscriber(aws):
     found.socket.close()
 
 
-def inject(aws, kind, stream):
+def inject(aws, kind, stream, **fault):
     caller = http.client.HTTPConnection(urlsplit(aws.endpoint_url).netloc, timeout=PATIENCE_S)
-    fault = {"Kind": kind, "StreamName": stream, "Count": 1}
+    fault = {"Kind": kind, "StreamName": stream, **(fault or {"Count": 1})}
     headers = {
         "X-Amz-Target": "ShardfleetLocal.Faults",
         "Content-Type": "application/x-amz-json-1.1",

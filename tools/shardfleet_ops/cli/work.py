@@ -147,7 +147,10 @@ def _is_free(option: Option) -> bool:
     return option.name not in DeployedConfig.__struct_fields__ or option.name in _FREE
 
 
-_FREE = ("handler_contract", "failed_queue_url", "failed_bucket", "failed_topic_arn")
+_FREE = (
+    *("consumer_arn", "handler_contract"),
+    *("failed_queue_url", "failed_bucket", "failed_topic_arn"),
+)
 
 
 def _pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
