@@ -317,9 +317,13 @@ async def test_a_connection_that_has_as_many_answers_as_it_may_is_followed_by_an
 @in_a_loop
 async def test_a_connection_that_says_nothing_is_not_used_anew():
     async with serving_h2() as (server, client):
-        await Reader.ask(client)
+        reader = await Reader.ask(client)
         client._open[0].heard_s -= h2_connection.QUIET_MOST_S + 1
         await Reader.ask(client)
+        assert len(server.peers) == 2
+        reader.answer.close()
+        await Reader.ask(client)
+        await server.until(lambda: server.peers[0].has(h2.events.ConnectionTerminated))
         assert len(server.peers) == 2
 
 

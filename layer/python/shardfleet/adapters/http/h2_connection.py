@@ -399,7 +399,9 @@ class H2Connections:
         self._open.clear()
 
     async def _connection(self) -> SharedConnection:
-        self._open = [each for each in self._open if each.takes_more or not each.is_idle]
+        for connection in [each for each in self._open if each.is_idle and not each.takes_more]:
+            self._open.remove(connection)
+            connection.close()
         for connection in self._open:
             if connection.takes_more:
                 return connection
