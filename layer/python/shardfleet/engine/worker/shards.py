@@ -32,6 +32,7 @@ from shardfleet.engine.shard.start import TipMarks
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.gone_record import GoneRecord
+from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.engine.stream_clock import StreamClock
 from shardfleet.engine.worker.ports import WorkerPorts
@@ -68,7 +69,6 @@ class ShardWork:
         self._ports = ports
         self._patience = patience
         self._calls_end_ms = calls_end_ms
-        self._prefix = slot.worker_id.removesuffix(slot.slot_id)
         self._consumed: dict[str, HeldLease] = {}
         self._consumer_ports: ConsumerPorts | None = None
         self._is_halted = False
@@ -91,17 +91,8 @@ class ShardWork:
             renew_ms=config.renew_ms,
             patience=patience,
             events=ports.events,
-            beat_of=self._beat_of,
+            beat_of=partial(_beat_of, ports.fleet_state, slot),
         )
-
-    async def _beat_of(self, worker_id: str) -> int | None:
-        """Return a slot's last sign of life; 0 of one that cannot be read, None: it is no slot."""
-        try:
-            found = await self._ports.fleet_state.slot(worker_id.removeprefix(self._prefix))
-        except MalformedDocument:
-            return 0
-        is_slot = found is not None and found.slot.worker_id == worker_id
-        return found.slot.heartbeat_ms if is_slot else None
 
     async def check_stream(self, halt: Halt) -> None:
         """
@@ -305,6 +296,18 @@ class ShardWork:
     async def _give_back(self, held: HeldLease, hard: Halt) -> None:
         await self._patience.persist(partial(self.checkpointer.flush, held), hard)
         await self._patience.persist(partial(self.checkpointer.release, held), hard)
+
+
+async def _beat_of(state: FleetState, own: Slot, worker_id: str) -> int | None:
+    """Return a slot's last sign of life; 0 of one that cannot be read, None: it is no slot."""
+    prefix = own.worker_id.removesuffix(own.slot_id)
+    try:
+        found = await state.slot(worker_id.removeprefix(prefix))
+    except MalformedDocument:
+        return 0
+    if found is None or found.slot.worker_id != worker_id:
+        return None
+    return found.slot.heartbeat_ms
 
 
 def _usage_meter(slot: Slot, *, config: FleetConfig, ports: WorkerPorts) -> UsageMeter:
