@@ -31,8 +31,8 @@ from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.shard.start import TipMarks
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.engine.state.beside import LeaseNotes
-from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.engine.stream_clock import StreamClock
 from shardfleet.engine.worker.ports import WorkerPorts
