@@ -1,6 +1,16 @@
 """Lag and throughput of each shard over time, and the counts of a line."""
 
-from shardfleet_local.rig.charts import TimeAxis, shard_series
+import re
+
+from shardfleet_local.rig.charts import (
+    LEFT,
+    RIGHT,
+    WIDTH,
+    ShardSeries,
+    TimeAxis,
+    shard_series,
+    throughput,
+)
 from shardfleet_local.rig.incidents import clock_text
 from shardfleet_local.rig.run import how_far
 from shardfleet_local.rig.verdict import Deliveries
@@ -63,3 +73,22 @@ def test_a_moment_of_a_run_is_minutes_and_seconds():
     assert [clock_text(ms) for ms in (-5, 0, 9_999, 65_000, 600_000)] == [
         *("0:00", "0:00", "0:09", "1:05", "10:00")
     ]
+
+
+def test_what_the_axis_does_not_reach_is_a_number_once_a_peak_within_the_picture():
+    axis = TimeAxis(began_ms=BEGAN_MS, ended_ms=BEGAN_MS + 60_000, step_ms=1000)
+    handled = [10] * 20 + [90] * 5 + [10] * 30 + [80] * 5
+    found = ShardSeries(
+        shard_id=shard_id(0), handled=handled, lag_ms=[0] * 60, first_ms=0, last_ms=0
+    )
+
+    _, parts = throughput([found], axis, sent_per_step=[10] * 60, happenings=())
+
+    written = [
+        re.fullmatch(r'<text x="(.+)" y=.+ text-anchor="(.+)" .+>↑ (.+)</text>', part)
+        for part in parts
+        if "↑" in part
+    ]
+    assert [each[3] for each in written] == ["90", "80"]
+    assert LEFT < float(written[0][1]) < WIDTH / 2
+    assert (float(written[1][1]) < WIDTH - RIGHT, written[1][2]) == (True, "end")

@@ -49,6 +49,7 @@ AXIS = 26
 # so many times that pace; what is beyond is written as a number.
 _CATCHING_UP_SHOWN = 2.5
 
+_LABEL_WIDTH = 60
 _LABEL_STEPS = 8  # What the number of one peak takes of the axis.
 _SMOOTHED_STEPS = 3
 
@@ -227,12 +228,18 @@ def throughput(
 
 
 def _beyond(values: Sequence[float], axis: TimeAxis, *, most: float, top: float) -> list[str]:
-    """Write what the axis does not reach as numbers, one for each peak."""
-    return [
-        f'<text x="{axis.x_of_step(i) + 6:.1f}" y="{top + 12}" class="beyond">↑ {value:,.0f}</text>'
-        for i, value in enumerate(values)
-        if value > most and value == max(values[max(0, i - _LABEL_STEPS) : i + _LABEL_STEPS])
-    ]
+    """Write what the axis does not reach as numbers, one for each peak, beside its beginning."""
+    parts = []
+    for i, value in enumerate(values):
+        near = values[max(0, i - _LABEL_STEPS) : i + _LABEL_STEPS]
+        if value <= most or value < max(near) or (i and values[i - 1] == value):
+            continue
+        x, anchor = axis.x_of_step(i) + 6, "start"
+        if x > WIDTH - RIGHT - _LABEL_WIDTH:
+            x, anchor = x - 12, "end"
+        where = f'x="{x:.1f}" y="{top + 12}" text-anchor="{anchor}"'
+        parts.append(f'<text {where} class="beyond">↑ {value:,.0f}</text>')
+    return parts
 
 
 def lag_chart(
