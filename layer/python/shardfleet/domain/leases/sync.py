@@ -189,12 +189,12 @@ class _Lineage:
         read: keys of leases that have begun.
         parents: shard id to parents, if it has any, by the listing and by parent and child ids of
             leases.
-        kept: what was kept as done with.
         is_known: what was done with before is known, and not only believed.
         is_read: something has been read.
         begun: parents of shards beyond the initial position; what else descends from them is lost,
             not new.
         ahead: ids of shards from which one with an unfinished lease descends.
+        proven: ids of shards of which leases say whether they are done with.
         done: ids of shards without an unfinished lease that are done with (S11).
 
     """
@@ -215,7 +215,6 @@ class _Lineage:
                 self.parents.setdefault(lease.lease_key, set()).update(lease.parent_shard_ids)
             for child in lease.child_shard_ids:
                 self.parents.setdefault(child, set()).add(lease.lease_key)
-        self.kept = frozenset(finished or ())
         self.is_known = finished is not None
         self.read = {k for k, le in self.leases.items() if _is_read(le.checkpoint)}
         self.is_read = bool(self.read)
@@ -235,21 +234,22 @@ class _Lineage:
         # What descends from a shard that is read again, after a rewind, is not done with.
         again = unfinished | _reached(unfinished, children)
         self.ahead = _reached(unfinished, self.parents)
-        self.done = proven | self.leases.keys() | (self.kept - again)
+        self.proven = proven | self.leases.keys()
+        self.done = self.proven | (set(finished or ()) - again)
         self.done -= unfinished
 
     def to_keep(self) -> frozenset[str]:
         """
         Return what is to be remembered: without it, whoever is lost next proves too little.
 
-        The next listing may be older than this one, or newer: what one lacks is forgotten only if
-        it is no parent of what there is, nor newer than all that is listed.
+        The next listing may be older than this one, or newer: what one lacks, and no lease proves,
+        is forgotten only if it is no parent of what there is, nor newer than all that is listed.
         """
         graph = self.graph
         if graph.holes:
             return frozenset(self.done)  # An incomplete listing: nothing is forgotten by it.
         kept = self.done & graph.shards.keys()
-        if unlisted := self.done & self.kept - kept:
+        if unlisted := self.done - self.proven - kept:
             named = set[str]().union(*self.parents.values())
             kept |= {key for key in unlisted if key in named or graph.is_beyond(key)}
         return frozenset(kept)
