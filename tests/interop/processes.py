@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -176,7 +177,10 @@ class ProcessScene(Scene):
     # --- who has what
 
     def _carried(self):
-        return carried_by(self.aws.client("dynamodb"), APPLICATION) if self._running else {}
+        client = self.aws.client("dynamodb")
+        with suppress(client.exceptions.ResourceNotFoundException):  # until one has begun
+            return carried_by(client, APPLICATION)
+        return {}
 
     def _workers_of(self, pid):
         return frozenset(worker for worker, by in self._carried().items() if by == pid)
