@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 UP, DOWN, ESCAPE, ENTER, RUB_OUT = "\x1b[A", "\x1b[B", "\x1b", "\n", "\x7f"
-_KEY = re.compile(r"\x1b\[[A-Z]|.", re.DOTALL)
+_KEY = r"(?s)\x1b\[[A-Z]|."
 _BYTES_MOST = 64
 
 
@@ -43,4 +43,4 @@ def keys() -> Iterator[asyncio.Queue[str] | None]:
 
 def keys_of(data: bytes) -> list[str]:
     """Return the keys in what a terminal sends: a character each, an arrow as its sequence."""
-    return _KEY.findall(data.decode("utf-8", "ignore"))
+    return re.findall(_KEY, data.decode("utf-8", "ignore"))
