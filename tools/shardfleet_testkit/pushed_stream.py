@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -28,6 +30,13 @@ _EVENTS_APART_MS = 200
 _QUIET_EVENTS_APART_MS = 1_000
 _EVENTS_AHEAD = 4
 _EVENT_RECORDS = 100
+
+
+class PagesOf(Protocol):
+    """Returns what an iterator brings: iterator, shard, most records."""
+
+    def __call__(self, iterator: str, /, *, shard_id: str, limit: int) -> Awaitable[RecordsPage]:
+        """Return a page."""
 
 
 class MemorySubscription:
@@ -93,45 +102,65 @@ class MemoryConsumer:
 
     """
 
-    def __init__(self, stream: MemoryStream, clock: Clock) -> None:
-        """Subscribe to nothing yet."""
+    def __init__(self, stream: MemoryStream | Callable[[], MemoryStream], clock: Clock) -> None:
+        """Subscribe to nothing yet; the stream is looked up anew, if something returns it."""
         self.subscribed: dict[str, list[int]] = {}
         self.live: dict[str, MemorySubscription] = {}
         self.fault: Callable[[str], object] = bool
         self._stream = stream
         self._clock = clock
 
+    @property
+    def _now(self) -> MemoryStream:
+        return self._stream if isinstance(self._stream, MemoryStream) else self._stream()
+
     async def subscribe(
-        self, shard_id: str, start: StartingPosition, *, wake: Callable[[], None]
+        self,
+        shard_id: str,
+        start: StartingPosition,
+        *,
+        wake: Callable[[], None],
+        pages: PagesOf | None = None,
     ) -> MemorySubscription:
-        """Subscribe to a shard; see the port."""
+        """Subscribe to a shard, whose pages are got otherwise if told; see the port."""
         self.fault(shard_id)
         now_ms, before = self._clock.monotonic_ms(), self.subscribed.setdefault(shard_id, [])
         if before and now_ms - before[-1] < SUBSCRIPTIONS_APART_MS:
             message = f"SubscribeToShard of {shard_id}: ResourceInUseException"
             raise SubscriptionHeld(message)
-        iterator = await self._stream.shard_iterator(shard_id, start)
+        stream = self._now
+        iterator = await stream.shard_iterator(shard_id, start)
+        token = stream.continuation(shard_id, iterator)
         before.append(now_ms)
         if taken_over := self.live.get(shard_id):
             taken_over.close()
             taken_over.end(SubscriptionHeld(f"{shard_id}: another subscription took over"))
         self.live[shard_id] = found = MemorySubscription(wake)
-        found.pushing = asyncio.create_task(self._push(shard_id, iterator, found))
+        pushing = self._push(
+            shard_id, iterator, found, token=token, pages=pages or stream.get_records
+        )
+        # It is the service that pushes, whatever becomes of who has subscribed.
+        found.pushing = asyncio.create_task(pushing, context=Context())
         return found
 
     async def close(self) -> None:
         """Leave each subscription to whoever has it."""
 
-    async def _push(self, shard_id: str, iterator: str, current: MemorySubscription) -> None:
+    async def _push(
+        self,
+        shard_id: str,
+        iterator: str,
+        current: MemorySubscription,
+        *,
+        token: str,
+        pages: PagesOf,
+    ) -> None:
         """Do as the service does: send what there is, and now and then that there is nothing."""
         until_ms = self._clock.monotonic_ms() + SUBSCRIPTION_LIFE_MS
-        token = self._stream.continuation(shard_id, iterator)
         told_ms = -_QUIET_EVENTS_APART_MS
         while self._clock.monotonic_ms() < until_ms:
             try:
-                page = await self._stream.get_records(
-                    iterator, shard_id=shard_id, limit=_EVENT_RECORDS
-                )
+                page = await pages(iterator, shard_id=shard_id, limit=_EVENT_RECORDS)
             except IteratorExpired:
                 break
             except ShardfleetError as error:
@@ -146,6 +175,6 @@ class MemoryConsumer:
                 return
             iterator = page.resume_token
             await self._clock.sleep_ms(_EVENTS_APART_MS)
-            while current.is_full:
+            while current.is_full and self._clock.monotonic_ms() < until_ms:
                 await self._clock.sleep_ms(_EVENTS_APART_MS)
         current.end()

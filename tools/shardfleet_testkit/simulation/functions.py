@@ -28,6 +28,8 @@ from shardfleet.engine.ports import (
 )
 from shardfleet.engine.shard.failure_policy import FailurePolicy
 from shardfleet.engine.shard.polling import PolledSource
+from shardfleet.engine.shard.pushing import PushedSource
+from shardfleet.engine.shard.reader import ShardSource
 from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
@@ -380,13 +382,17 @@ class Functions:
     def worker_ports(self, actor: Actor, clock: Clock) -> WorkerPorts:
         """Return the ports of a slot's turn."""
         stream = self._stream(actor)
+        events = ActorEvents(actor, self._around)
+        source: ShardSource = PolledSource.of_worker(stream, clock, self.config)
+        if self.config.consumer_arn:
+            source = PushedSource(stream, source, clock=clock, events=events)
         return WorkerPorts(
             clock=clock,
             entropy=self._entropy(actor),
             leases=self._leases(actor),
             state=self.state_of(actor),
             stream=stream,
-            source=PolledSource.of_worker(stream, clock, self.config),
+            source=source,
             handler=self.handler_of(actor, clock),
             progress=progress_of(self.config),
             policy=FaultyPolicy(
@@ -395,7 +401,7 @@ class Functions:
                 Wire(actor, self._around, Outage()),
                 policy=self.policy,
             ),
-            events=ActorEvents(actor, self._around),
+            events=events,
             process=ActorProcess(actor, self._around),
         )
 

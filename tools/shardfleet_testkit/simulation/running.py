@@ -28,6 +28,7 @@ _LEFT_ONE_IN = 11  # seeds: their fleets stand still for a day
 _WIRED_ONE_IN, _WIRED = 20, 7  # seeds: their lease tables are behind the real adapter
 _WIRED_BUSY_S = 150.0  # at most: a call through the SDK costs as much as ten in memory
 _INSTANT_ONE_IN = 9  # seeds: their fleets begin at an instant, in streams resharded before it
+_PUSHED_ONE_IN = 2  # seeds: their records are pushed
 _LANES_ONE_IN, _LANES = 5, 2  # seeds: records of a shard are handled side by side
 _ANEW_ONE_IN, _ANEW = 4, 1  # seeds: their fleets are deployed again, with other options
 _PROCESSES_ONE_IN, _PROCESSES = 3, 2  # seeds: processes carry their fleets, and no Lambda
@@ -135,6 +136,9 @@ def _shape(options: Options, chance: random.Random) -> Shape:
     if not shape.config.policy_terms.stops:
         shape = _giving_up(shape, random.Random(f"{seed}/giving up"))
     shape = _handling(shape.otherwise(random.Random(f"{seed}/otherwise")), seed)
+    if seed // _SLEEPS_ONE_IN % _PUSHED_ONE_IN:
+        config = replace(shape.config, consumer_arn=f"{shape.config.stream_arn}/consumer/fleet:1")
+        shape = dataclasses.replace(shape, config=config)
     if seed % _SLEEPS_ONE_IN == 0:
         shape = shape.sleeping(random.Random(f"{seed}/sleep"))
     elif seed % _INSTANT_ONE_IN == 0:

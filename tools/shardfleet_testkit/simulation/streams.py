@@ -21,7 +21,13 @@ from shardfleet.domain.stream.sequence import StreamIncarnation
 from shardfleet.domain.stream.shards import ChildShard, Shard
 from shardfleet.engine.ports import ListingFilter
 from shardfleet.engine.retry import ATTEMPTS_MOST
-from shardfleet.errors import IteratorExpired, ShardGone, StreamGone
+from shardfleet.errors import (
+    IteratorExpired,
+    ShardGone,
+    StreamGone,
+    SubscriptionHeld,
+    Throttled,
+)
 from shardfleet.kpl.envelope import ENVELOPE_BYTES, MAGIC
 from shardfleet.kpl.hash_keys import effective_hash
 from shardfleet.kpl.packing import OutgoingRecord
@@ -29,10 +35,14 @@ from shardfleet.producer.aggregate import AggregateBuilder
 from shardfleet.records import StreamRecord
 from shardfleet_testkit.checkers import SourceRecord
 from shardfleet_testkit.memory_stream import MemoryStream, Polled
+from shardfleet_testkit.pushed_stream import MemoryConsumer, MemorySubscription
 from shardfleet_testkit.simulation.actors import Actor
 from shardfleet_testkit.simulation.surroundings import Surroundings
 from shardfleet_testkit.simulation.wire import Wire
 
+# Of the events of subscriptions so many are the last that comes, unsaid or said.
+_SILENT, _BROKEN_OFF, _TAKEN_OVER = 0.001, 0.001, 0.001
+_SILENCE_MS = 3_600_000
 _LISTING_BEHIND_MS = 4_000
 _VISIBLE_AFTER_MS = 1_500
 # As described: so short that shards expire within a run; a record leaves only when it is done.
@@ -67,6 +77,7 @@ class TrueStream:
 
     Attributes:
         memory: the stream.
+        consumer: by which its records may be pushed.
         reshards: how many there were.
         read_to: shard to the greatest sequence number that any read has returned.
         bombs: sequence numbers of records that take long to be taken apart.
@@ -76,6 +87,7 @@ class TrueStream:
     def __init__(self, around: Surroundings, *, shards: int) -> None:
         """Create the stream."""
         self.memory = MemoryStream(around.clock, shards=shards)
+        self.consumer = MemoryConsumer(lambda: self.memory, around.clock)
         self.reshards = 0
         self.read_to: dict[str, int] = {}
         self.bombs: set[str] = set()
@@ -289,6 +301,40 @@ class FaultyStream(Polled):
             begun(now_ms, self._by, shard_id)
 
         return await self._wire.read("stream.get_records", work, about=shard_id)
+
+    async def pushed(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
+        """Return what is pushed next to who has subscribed, as good and as bad as what is read."""
+        roll = self._around.chance(f"pushed/{iterator}").random()
+        if roll < _SILENT:
+            # Longer than anybody waits: of a half-open subscription nothing comes any more.
+            await self._around.clock.sleep_ms(_SILENCE_MS)
+        elif roll < _SILENT + _BROKEN_OFF:
+            message = f"shard {shard_id}: the subscription broke off"
+            raise Throttled(message)
+        elif roll < _SILENT + _BROKEN_OFF + _TAKEN_OVER:
+            message = f"shard {shard_id}: somebody else has subscribed"
+            raise SubscriptionHeld(message)
+        return await self._page(iterator, shard_id, limit)
+
+    async def subscribe(
+        self, shard_id: str, start: StartingPosition, *, wake: Callable[[], None]
+    ) -> MemorySubscription:
+        """Subscribe to a shard, by the one consumer that all workers share."""
+
+        async def work() -> MemorySubscription:
+            self._may_not_find(shard_id)
+            return await self._stream.consumer.subscribe(
+                shard_id, start, wake=wake, pages=self.pushed
+            )
+
+        now_ms = self._around.now_ms
+        for begun in self._around.seers["read_begun"]:
+            begun(now_ms, self._by, shard_id)
+        about = f"{shard_id} {start.kind} {start.sequence_number or ''}"
+        return await self._wire.read("stream.subscribe", work, about=about)
+
+    async def close(self) -> None:
+        """Keep nothing open."""
 
     def _may_not_find_stream(self) -> None:
         now_ms = self._around.now_ms
