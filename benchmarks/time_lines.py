@@ -125,7 +125,7 @@ def lost_slots(count: int, say: Say) -> TimeLine:
     return TimeLine(
         name="lost slot to the next record",
         took_s=tuple(took),
-        most_s=20.0,
+        most_s=90.0,  # docs/guarantees.md: the schedule finds it where nothing else moves.
         kcl="20 to 40 s after the last renewal, plus up to 10 s of discovery (§1.7)",
         remark="each shard of the slot, from the loss to the end of its next handler call",
     )
