@@ -31,7 +31,6 @@ from shardfleet.engine.shard.reader import ReadPorts
 from shardfleet.engine.shard.start import TipMarks
 from shardfleet.engine.shard.usage import UsageMeter
 from shardfleet.engine.state.beside import LeaseNotes
-from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.engine.stream_clock import StreamClock
@@ -91,8 +90,19 @@ class ShardWork:
             renew_ms=config.renew_ms,
             patience=patience,
             events=ports.events,
-            beat_of=partial(_beat_of, ports.fleet_state, slot),
+            beat_of=self._beat_of,
         )
+
+    async def _beat_of(self, worker_id: str) -> int | None:
+        """Return a slot's last sign of life; 0 of one that cannot be read, None: it is no slot."""
+        try:
+            slot_id = worker_id.removeprefix(f"{self._config.fleet}-")
+            found = await self._ports.fleet_state.slot(slot_id)
+        except MalformedDocument:
+            return 0
+        if found is None or found.slot.worker_id != worker_id:
+            return None
+        return found.slot.heartbeat_ms
 
     async def check_stream(self, halt: Halt) -> None:
         """
@@ -107,15 +117,6 @@ class ShardWork:
         clock = StreamClock(self._ports.clock, found)
         await self._patience.persist(lambda: self._ports.fleet_state.check_incarnation(found), halt)
         self._consumer_ports = self._wire(found, clock)
-
-    def _reading(self, clock: Clock) -> ReadPorts:
-        return ReadPorts(
-            source=self._ports.source,
-            clock=clock,
-            events=self._ports.events,
-            patience=self._patience,
-            refused=self.usage.refused,
-        )
 
     def _wire(self, incarnation: StreamIncarnation, clock: Clock) -> ConsumerPorts:
         ports, config, patience = self._ports, self._config, self._patience
@@ -136,7 +137,9 @@ class ShardWork:
         return ConsumerPorts(
             incarnation=incarnation,
             progress=ports.progress,
-            reading=self._reading(clock),
+            reading=ReadPorts(
+                source=ports.source, clock=clock, events=ports.events, patience=patience
+            ),
             delivery=DeliveryPorts(
                 dispatcher=dispatcher,
                 checkpointer=self.checkpointer,
@@ -296,18 +299,6 @@ class ShardWork:
     async def _give_back(self, held: HeldLease, hard: Halt) -> None:
         await self._patience.persist(partial(self.checkpointer.flush, held), hard)
         await self._patience.persist(partial(self.checkpointer.release, held), hard)
-
-
-async def _beat_of(state: FleetState, own: Slot, worker_id: str) -> int | None:
-    """Return a slot's last sign of life; 0 of one that cannot be read, None: it is no slot."""
-    prefix = own.worker_id.removesuffix(own.slot_id)
-    try:
-        found = await state.slot(worker_id.removeprefix(prefix))
-    except MalformedDocument:
-        return 0
-    if found is None or found.slot.worker_id != worker_id:
-        return None
-    return found.slot.heartbeat_ms
 
 
 def _usage_meter(slot: Slot, *, config: FleetConfig, ports: WorkerPorts) -> UsageMeter:
