@@ -40,6 +40,12 @@ def is_settled(load, fleet):
     return len(owners) == fleet.shards and None not in owners.values()
 
 
+def is_shared(processes, count):
+    """Return whether each lease has a process that lives, and each process has leases."""
+    shares = processes.shares()
+    return len(shares) == count and None not in shares
+
+
 def count_stack(fleet, minutes):
     """Return dollars by item of a stack, and the counts."""
     with fleet_under_load(
@@ -69,8 +75,7 @@ def count_processes(fleet, minutes):
         try:
             for _ in range(fleet.processes):
                 processes.start()
-            even = [fleet.shards // fleet.processes] * fleet.processes
-            eventually(lambda: sorted(processes.shares().values()) == even, within_s=300)
+            eventually(lambda: is_shared(processes, fleet.processes), within_s=300)
             time.sleep(min(SETTLING_S, minutes * 60))
             found, counts = TablesCount(aws).costs(minutes * 60)
         finally:
