@@ -18,6 +18,7 @@ import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from struct import Struct
 from typing import cast
 
 from h2.config import H2Configuration
@@ -39,6 +40,7 @@ _REFUSAL_BYTES_MOST = 64 * 1024
 _LARGEST_WINDOW = 2**31 - 1
 _FIRST_WINDOW = 65_535
 _HEAD_BYTES = 9
+_HEAD = Struct(">HBBBL")  # its length in two parts, type, flags, stream
 _FRAME_BYTES_MOST = 16_384  # of SETTINGS_MAX_FRAME_SIZE, which we leave at its default
 _DATA, _GOAWAY, _WINDOW_UPDATE = 0, 7, 8
 _END_STREAM, _PADDED = 1, 8
@@ -146,6 +148,7 @@ class SharedConnection(asyncio.Protocol):
         """Send nothing yet."""
         self._http = H2Connection(H2Configuration(client_side=True, header_encoding="latin-1"))
         self._answers: dict[int, ArrivingAnswer] = {}
+        self._changed: set[ArrivingAnswer] = set()
         self._inbound = bytearray()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -176,18 +179,22 @@ class SharedConnection(asyncio.Protocol):
         try:
             with memoryview(inbound) as view:
                 while end - at >= _HEAD_BYTES:
-                    size = int.from_bytes(view[at : at + 3], "big")
+                    high, low, kind, flags, stream_id = _HEAD.unpack_from(view, at)
+                    size = high << 8 | low
                     if size > _FRAME_BYTES_MOST:
                         raise ProtocolError(f"a frame of {size} bytes")
                     after = at + _HEAD_BYTES + size
                     if after > end:
                         break
-                    self._take(view[at:after])
+                    self._take(kind, flags, stream_id & _STREAM_ID, frame=view[at:after])
                     at = after
             del inbound[:at]
         except ProtocolError as error:
             self._break_off(f"{type(error).__name__}: {error}")
             return
+        changed, self._changed = self._changed, set()
+        for answer in changed:
+            answer.notify()
         if self._unread > WINDOW_BYTES:
             self.open_window(0, self._unread)
             self._unread = 0
@@ -250,19 +257,19 @@ class SharedConnection(asyncio.Protocol):
 
     # Frames
 
-    def _take(self, frame: memoryview) -> None:
-        kind, flags = frame[3], frame[4]
-        stream_id = int.from_bytes(frame[5:_HEAD_BYTES], "big") & _STREAM_ID
+    def _take(self, kind: int, flags: int, stream_id: int, *, frame: memoryview) -> None:
         answer = self._answers.get(stream_id)
         if kind == _DATA and (answer is None or answer.status == OK):
+            size = len(frame) - _HEAD_BYTES
             # Of what nobody waits for any more the connection's window is opened all the same.
-            self._unread += len(frame) - _HEAD_BYTES
+            self._unread += size
             if answer is not None:
-                answer.came(_content(frame, flags), len(frame) - _HEAD_BYTES)
+                content = frame[_HEAD_BYTES:]
+                answer.came(_unpadded(content) if flags & _PADDED else content, size)
+                self._changed.add(answer)
                 if flags & _END_STREAM:
-                    last = bytes((0, 0, 0, _DATA, _END_STREAM)) + stream_id.to_bytes(4, "big")
+                    last = _HEAD.pack(0, 0, _DATA, _END_STREAM, stream_id)
                     self._understand(self._http.receive_data(last))
-                answer.notify()
         elif kind == _GOAWAY:
             # Not for h2, which would end what the other side still sends to its end.
             last_id = int.from_bytes(frame[_HEAD_BYTES : _HEAD_BYTES + 4], "big") & _STREAM_ID
@@ -291,7 +298,7 @@ class SharedConnection(asyncio.Protocol):
             elif isinstance(event, StreamReset):
                 answer.failure = BrokenOff(f"the answer was reset: {event.error_code!r}")
                 self._drop(answer)
-            answer.notify()
+            self._changed.add(answer)
 
     def _drop(self, answer: ArrivingAnswer) -> None:
         del self._answers[answer.stream_id]
@@ -323,17 +330,14 @@ class SharedConnection(asyncio.Protocol):
             self._transport.write(data)
 
 
-def _content(frame: memoryview, flags: int) -> memoryview:
+def _unpadded(content: memoryview) -> memoryview:
     """
-    Return what a DATA frame carries.
+    Return what a padded DATA frame carries.
 
     Raises:
         ProtocolError: it is all padding, and more.
 
     """
-    content = frame[_HEAD_BYTES:]
-    if not flags & _PADDED:
-        return content
     end = len(content) - (content[0] if len(content) else 0)
     if end < 1:
         raise ProtocolError("more padding than frame")
