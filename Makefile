@@ -33,6 +33,7 @@ WHOLE := tests/end_to_end/test_many_shards.py \
   tests/adapters/test_event_frames.py::test_what_is_hostile_is_refused_or_understood_as_botocore_does \
   tests/engine/producing/test_refused_requests.py::test_of_any_request_refused_as_a_whole_exactly_the_calls_at_fault_fail \
   tests/engine/manager_side/test_lifetimes.py \
+  tests/engine/worker_side/test_pushing.py::test_turns_of_half_a_minute_lose_nothing_whatever_befalls_their_subscriptions \
   tests/engine/worker_side/test_windows.py::test_sums_of_windows_are_those_of_the_input_whatever_dies_and_is_resharded \
   tests/functions/test_spark_job.py::test_any_schedule_has_one_run_new_code_in_time_and_ends
 

@@ -1,7 +1,10 @@
 """A source that is pushed: five minutes, five seconds, silence, take-overs, and polling instead."""
 
 import asyncio
-from itertools import pairwise
+import os
+from contextlib import suppress
+from itertools import count, pairwise
+from random import Random
 
 import pytest
 
@@ -14,10 +17,12 @@ from shardfleet.engine.shard.pushing import POLLED_MS, SILENCE_MS
 from shardfleet.errors import (
     IteratorExpired,
     OutcomeUnknown,
+    RightMissing,
     ShardGone,
     SubscriptionHeld,
     SubscriptionTaken,
     Throttled,
+    Unsettled,
 )
 from shardfleet.events.delivery import PushLost
 from shardfleet_testkit.clock import VirtualClock
@@ -280,3 +285,66 @@ async def test_a_worker_that_is_taken_over_and_has_lost_its_lease_delivers_nothi
     await turn
     assert world.numbers == list(range(1, 6))
     assert len(world.consumer.subscribed[shard]) == 2
+
+
+class Bad:
+    """What befalls the subscriptions of a consumer, one thing after the other."""
+
+    def __init__(self, world, chance):
+        self.world, self.chance = world, chance
+        self.kinds = (self.silence, self.reset, self.take_over, self.deny)
+
+    async def befall(self):
+        while True:
+            await self.world.clock.sleep_ms(self.chance.randrange(1_000, 60_000))
+            if self.world.consumer.live:
+                await self.chance.choice(self.kinds)(*self.world.consumer.live.popitem())
+
+    async def silence(self, _, live):
+        live.is_silent = True
+
+    async def reset(self, _, live):
+        live.end(Throttled("reset"))
+
+    async def take_over(self, shard, live):
+        self.world.consumer.live[shard] = live
+        with suppress(SubscriptionHeld):
+            await self.world.consumer.subscribe(shard, FROM_TRIM_HORIZON, wake=bool)
+
+    async def deny(self, _, live):
+        """Withdraw the right, or delete the consumer, for a while."""
+
+        def fault(_):
+            raise Unsettled(RightMissing("no"))
+
+        live.end(Unsettled(RightMissing("no")))
+        self.world.consumer.fault = fault
+        await self.world.clock.sleep_ms(self.chance.randrange(90_000))
+        self.world.consumer.fault = bool
+
+
+# `make whole` runs 10,000.
+TURNS = 10 * int(os.environ.get("SHARDFLEET_TEST_DRAWN", "5"))
+
+
+@virtual
+async def test_turns_of_half_a_minute_lose_nothing_whatever_befalls_their_subscriptions(seed):
+    world = Workers(**SHORT)
+    numbers = count(1)
+
+    async def feed():
+        while True:
+            world.put(next(numbers))
+            await world.clock.sleep_ms(2_000)
+
+    around = [asyncio.create_task(each) for each in (feed(), Bad(world, Random(seed)).befall())]
+    for _ in range(TURNS):
+        assert await world.turn(turn_ms=30_000) == TurnOutcome.CONTINUE
+    for each in around:
+        each.cancel()
+    await asyncio.wait(around)
+    world.consumer.fault = bool
+    await world.turn(turn_ms=60_000)
+    # Each once, and in order: what a turn had in hand it has handled.
+    assert world.numbers == list(range(1, next(numbers)))
+    assert world.told(PushLost)

@@ -1,0 +1,236 @@
+"""
+What do records that are pushed wait and cost, beside records that are polled?
+
+The wait: 2,000 records, 40 a second, from before the put to the handler call, by two workers of one
+program on the same four shards of the embedded AWS, over TLS; one polls as quickly as AWS's quota
+of five reads a second lets it, to the other is pushed, over HTTP/2. The cost: of an event of 20 and
+of 900 records of 1 KiB, from the frames of HTTP/2 to records, beside decoding the same records from
+a GetRecords body, and beside botocore's EventStream; CPU time of one thread.
+
+    python benchmarks/bench_pushed.py [--only pushed_wait] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import answers
+import side_by_side
+from botocore.eventstream import EventStream
+from botocore.session import get_session
+from hyperframe.frame import DataFrame
+from side_by_side import Figures
+
+from shardfleet import Batch, Worker
+from shardfleet.adapters.http.h2_connection import ArrivingAnswer, SharedConnection
+from shardfleet.adapters.kinesis.decode import decode_page
+from shardfleet.adapters.kinesis.pushed import PushedShard
+from shardfleet.adapters.sdk_errors import SdkCall
+from shardfleet_local.aws.launcher import EmbeddedAws
+from shardfleet_local.aws.settings import AwsBehaviour
+from shardfleet_local.kinesis import wire
+from tests.adapters.tls import certificate
+
+RECORDS, APART_S, SHARDS, SETTLE_S = 2_000, 0.025, 4, 8.0
+EVENTS = {20: 1.8, 900: 1.5}  # records of an event, and how many times its GetRecords body at most
+BOTOCORE_LEAST = 8
+ROUND_S, ROUNDS = 0.2, 9
+CONSUMER = "bench"
+
+
+def contests() -> Iterator[Figures]:
+    """Yield the figures, one after the other."""
+    for records, most in EVENTS.items():
+        yield costs(records, most)
+    yield waits()
+
+
+# --- the cost
+
+
+def costs(records: int, most: float) -> Figures:
+    data = answers.payloads("b")[:records]
+    body = answers.body_of(data)
+    event = wire.decode(body, wire.JSON)
+    event["ContinuationSequenceNumber"] = event["Records"][-1]["SequenceNumber"]
+    event.pop("NextShardIterator", None)
+    message = wire.event_frame("SubscribeToShardEvent", event, content_type=wire.JSON)
+    first = wire.event_frame("initial-response", {}, content_type=wire.JSON)
+    size = 16_384
+    frames = b"".join(
+        DataFrame(1, message[at : at + size]).serialize() for at in range(0, len(message), size)
+    )
+    pushed, page = pushing(frames, first), decode_page(body)
+    assert [each.data for each in pushed().records] == [each.data for each in page.records]
+    ours, polled, theirs = (
+        cpu_us(each) for each in (pushed, lambda: decode_page(body), botocores(first, message))
+    )
+    return Figures(
+        name=f"pushed_event_of_{records}",
+        compares=f"an event of {records} records of 1 KiB, HTTP/2 to records, CPU",
+        summary=(
+            f"{ours:,.0f} µs; {ours / polled:.2f} times as much as its GetRecords body "
+            f"({polled:,.0f} µs), a {theirs / ours:.1f}th of botocore's EventStream "
+            f"({theirs:,.0f} µs)"
+        ),
+        gate=f"at most {most} times the body, botocore at least {BOTOCORE_LEAST} times as much",
+        met=ours <= most * polled and theirs >= BOTOCORE_LEAST * ours,
+        details={"ours_us": ours, "body_us": polled, "botocore_us": theirs},
+    )
+
+
+def pushing(frames: bytes, first: bytes) -> Callable[[], Any]:
+    """Return what takes an event's frames off a connection, as often as it is called."""
+    connection = SharedConnection.__new__(SharedConnection)
+    loop = asyncio.new_event_loop()
+    loop.call_soon(loop.stop)
+
+    async def make() -> None:
+        connection.__init__()  # type: ignore[misc] - it wants a running loop
+
+    loop.run_until_complete(make())
+    loop.close()
+    answer = ArrivingAnswer(connection, 1, bool)
+    answer.status = 200
+    connection._answers[1] = answer  # noqa: SLF001 - as if it had asked
+    answer.body += first
+    subscription = PushedShard(answer, SdkCall("SubscribeToShard"))
+    pieces = [frames[at : at + 262_144] for at in range(0, len(frames), 262_144)]
+
+    def push() -> Any:
+        for piece in pieces:
+            connection.data_received(piece)
+        page = subscription.take()
+        answer._unread = connection._unread = 0  # noqa: SLF001 - no window to open
+        return page
+
+    return push
+
+
+class Raw:
+    """What botocore's EventStream reads from."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self._chunks = chunks
+
+    def stream(self) -> Iterator[bytes]:
+        """Yield all of it."""
+        yield from self._chunks
+
+
+def botocores(first: bytes, message: bytes) -> Callable[[], Any]:
+    from botocore.parsers import EventStreamJSONParser  # noqa: PLC0415
+
+    model = get_session().get_service_model("kinesis")
+    shape = model.operation_model("SubscribeToShard").get_event_stream_output()
+
+    def parse() -> Any:
+        stream = EventStream(
+            Raw(first, message), shape, EventStreamJSONParser(), "SubscribeToShard"
+        )
+        stream.get_initial_response()
+        return list(stream)
+
+    return parse
+
+
+def cpu_us(call: Callable[[], Any]) -> float:
+    """Return the CPU time of a call, microseconds: the least of some rounds."""
+    rounds = []
+    for _ in range(ROUNDS):
+        calls, began = 0, time.thread_time()
+        while (spent := time.thread_time() - began) < ROUND_S:
+            call()
+            calls += 1
+        rounds.append(spent / calls * 1e6)
+    return min(rounds)
+
+
+# --- the wait
+
+
+def waits() -> Figures:
+    with tempfile.TemporaryDirectory() as folder:
+        file = certificate(Path(folder))
+        with EmbeddedAws(behaviour=AwsBehaviour(certificate=str(file))) as aws:
+            os.environ.update(aws.environment())
+            os.environ["AWS_ENDPOINT_URL"] = aws.tls_endpoint_url
+            os.environ["AWS_CA_BUNDLE"] = str(file)
+            polled, pushed = asyncio.run(both(aws))
+    shares = [statistics.quantiles(waited, n=100) for waited in (polled, pushed)]
+    polled_half, pushed_half = (share[49] for share in shares)
+    polled_most, pushed_most = (share[98] for share in shares)
+    return Figures(
+        name="pushed_wait",
+        compares=f"put to handler, {RECORDS:,} records, pushed beside polled",
+        summary=(
+            f"{pushed_half:.1f} ms (median) and {pushed_most:.1f} ms (99 %) pushed, "
+            f"{polled_half:.1f} ms and {polled_most:.1f} ms polled"
+        ),
+        gate="a fifth of polling's median, half of its 99 %",
+        met=pushed_half * 5 <= polled_half and pushed_most * 2 <= polled_most,
+        details={"polled_ms": sorted(polled), "pushed_ms": sorted(pushed)},
+    )
+
+
+async def both(aws: EmbeddedAws) -> tuple[list[float], list[float]]:
+    """Return how long each record waited, polled and pushed, milliseconds."""
+    kinesis = aws.client("kinesis")
+    kinesis.create_stream(StreamName="clicks", ShardCount=SHARDS)
+    kinesis.get_waiter("stream_exists").wait(StreamName="clicks")
+    summary = kinesis.describe_stream_summary(StreamName="clicks")["StreamDescriptionSummary"]
+    made = kinesis.register_stream_consumer(StreamARN=summary["StreamARN"], ConsumerName=CONSUMER)
+    waited: dict[str, list[float]] = {"polled": [], "pushed": []}
+
+    def worker(name: str, **options: Any) -> Worker:
+        async def handle(batch: Batch) -> None:
+            now_s = time.time()
+            waited[name] += [(now_s - float(record.data)) * 1_000 for record in batch]
+
+        return Worker(
+            stream="clicks", application=name, handler=handle, idle_read_ms=200, **options
+        )
+
+    consumer_arn = made["Consumer"]["ConsumerARN"]
+    async with worker("polled") as one, worker("pushed", consumer_arn=consumer_arn) as two:
+        running = [asyncio.create_task(each.run()) for each in (one, two)]
+        # First what no figure has: until all shards are read.
+        await asyncio.to_thread(put, kinesis, SHARDS)
+        await reached(waited, SHARDS)
+        await asyncio.sleep(SETTLE_S)
+        for each in waited.values():
+            each.clear()
+        await asyncio.to_thread(put, kinesis, RECORDS)
+        await reached(waited, RECORDS)
+        for each in (one, two):
+            each.stop()
+        await asyncio.gather(*running)
+    return waited["polled"], waited["pushed"]
+
+
+def put(kinesis: Any, count: int) -> None:
+    due_s = time.monotonic()
+    for number in range(count):
+        due_s += APART_S
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        key = str(number % SHARDS * 2**128 // SHARDS)
+        kinesis.put_record(
+            StreamName="clicks", PartitionKey="k", ExplicitHashKey=key, Data=repr(time.time())
+        )
+
+
+async def reached(waited: dict[str, list[float]], count: int) -> None:
+    async with asyncio.timeout(120):
+        while min(map(len, waited.values())) < count:  # noqa: ASYNC110 - of other threads
+            await asyncio.sleep(0.05)
+
+
+if __name__ == "__main__":
+    side_by_side.main(__doc__, contests)
