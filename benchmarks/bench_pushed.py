@@ -27,6 +27,7 @@ from botocore.eventstream import EventStream
 from botocore.session import get_session
 from hyperframe.frame import DataFrame
 from side_by_side import Figures
+from tls_server import certificate_in
 
 from shardfleet import Batch, Worker
 from shardfleet.adapters.http.h2_connection import ArrivingAnswer, SharedConnection
@@ -36,7 +37,6 @@ from shardfleet.adapters.sdk_errors import SdkCall
 from shardfleet_local.aws.launcher import EmbeddedAws
 from shardfleet_local.aws.settings import AwsBehaviour
 from shardfleet_local.kinesis import wire
-from tests.adapters.tls import certificate
 
 RECORDS, APART_S, SHARDS, SETTLE_S = 2_000, 0.025, 4, 8.0
 EVENTS = {20: 1.8, 900: 1.5}  # records of an event, and how many times its GetRecords body at most
@@ -158,7 +158,7 @@ def cpu_us(call: Callable[[], Any]) -> float:
 
 def waits() -> Figures:
     with tempfile.TemporaryDirectory() as folder:
-        file = certificate(Path(folder))
+        file = certificate_in(Path(folder))
         with EmbeddedAws(behaviour=AwsBehaviour(certificate=str(file))) as aws:
             os.environ.update(aws.environment())
             os.environ["AWS_ENDPOINT_URL"] = aws.tls_endpoint_url
