@@ -137,6 +137,13 @@ def test_a_type_of_header_that_nobody_knows_is_refused():
         take_frame(bytearray(message(header("a", 10, b""), b"")))
 
 
+@pytest.mark.parametrize("kind", [0, STRING])
+def test_a_name_that_is_no_text_is_refused_whatever_its_value_is(kind):
+    value = b"" if kind == 0 else b"\0\0"
+    with pytest.raises(UnreadableAnswer):
+        take_frame(bytearray(message(b"\x01\xa5" + bytes([kind]) + value, b"")))
+
+
 def test_a_header_that_comes_twice_is_refused():
     twice = header("a", STRING, b"1") + header("a", BYTES, b"2")
     with pytest.raises(UnreadableAnswer):

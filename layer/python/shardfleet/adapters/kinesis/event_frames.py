@@ -65,12 +65,13 @@ def take_frame(buffer: bytearray) -> EventFrame | None:
 
 def _headers(data: bytes) -> dict[str, str]:
     found: dict[str, str] = {}
-    names: set[bytes] = set()
+    names: set[str] = set()
     at, end = 0, len(data)
     try:
         while at < end:
             after_name = at + 1 + data[at]
-            name, kind, at = data[at + 1 : after_name], data[after_name], after_name + 1
+            kind, name = data[after_name], data[at + 1 : after_name].decode()
+            at = after_name + 1
             size = _VALUE_BYTES.get(kind, 0)
             if kind in _WITH_LENGTH:
                 size, at = int.from_bytes(data[at : at + 2], "big"), at + 2
@@ -81,7 +82,7 @@ def _headers(data: bytes) -> dict[str, str]:
                 raise UnreadableAnswer("an event's headers cannot be read")
             names.add(name)
             if kind == _STRING:
-                found[name.decode()] = value.decode()
+                found[name] = value.decode()
     except (IndexError, UnicodeDecodeError):
         raise UnreadableAnswer("an event's headers cannot be read") from None
     return found
