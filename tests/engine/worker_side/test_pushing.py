@@ -138,6 +138,19 @@ async def test_what_another_one_subscribed_to_just_now_is_waited_for_and_is_no_f
 
 
 @virtual
+async def test_the_five_seconds_since_its_own_success_are_waited_out_without_asking():
+    bench, asked = Bench(), []
+    bench.consumer.fault = lambda _: asked.append(bench.clock.monotonic_ms())
+    await bench.page()
+    bench.consumer.live[bench.shard].end(Throttled("reset"))
+    with pytest.raises(Throttled):
+        await bench.until(b"never")
+    await bench.page()
+    first_ms, second_ms = asked
+    assert second_ms - first_ms == 5 * SECOND
+
+
+@virtual
 async def test_who_is_taken_over_is_told_and_comes_back_no_sooner_than_in_five_seconds():
     bench = Bench()
     await bench.page()
