@@ -118,6 +118,15 @@ class ShardWork:
         await self._patience.persist(lambda: self._ports.fleet_state.check_incarnation(found), halt)
         self._consumer_ports = self._wire(found, clock)
 
+    def _reading(self, clock: Clock) -> ReadPorts:
+        return ReadPorts(
+            source=self._ports.source,
+            clock=clock,
+            events=self._ports.events,
+            patience=self._patience,
+            refused=self.usage.refused,
+        )
+
     def _wire(self, incarnation: StreamIncarnation, clock: Clock) -> ConsumerPorts:
         ports, config, patience = self._ports, self._config, self._patience
         tips = TipMarks(self._beside, clock)
@@ -137,9 +146,7 @@ class ShardWork:
         return ConsumerPorts(
             incarnation=incarnation,
             progress=ports.progress,
-            reading=ReadPorts(
-                source=ports.source, clock=clock, events=ports.events, patience=patience
-            ),
+            reading=self._reading(clock),
             delivery=DeliveryPorts(
                 dispatcher=dispatcher,
                 checkpointer=self.checkpointer,
