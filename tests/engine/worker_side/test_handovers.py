@@ -1,6 +1,7 @@
 """A graceful handover between two workers: who works until when, and how soon the other begins."""
 
 import asyncio
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -249,7 +250,7 @@ async def beat_on(world):
     while True:
         await world.clock.sleep_ms(world.config.renew_ms)
         now_ms = world.clock.now_ms()
-        await world.change_slot(lambda s: replace(s, heartbeat_ms=now_ms), "s0002")
+        await world.change_slot(partial(replace, heartbeat_ms=now_ms), "s0002")
 
 
 def dying_old_owner(act_at):
