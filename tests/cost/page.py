@@ -21,7 +21,7 @@ from shardfleet_ops.cost.model import (
     stream_per_month,
     window_per_month,
 )
-from tests.cost.fleets import FLEETS, WATCH
+from tests.cost.fleets import FLEETS, OF_TWO_PROCESSES, WATCH
 
 PAGE = Path(__file__).parents[2] / "docs/cost.md"
 BUSY = (0.02, 0.05, 0.2, 0.5, 1.0)
@@ -131,6 +131,7 @@ def figures():
         spark_per_month(4, 16),
         spark_per_month(12, 48),
         per_month(config, Setup(shards=4, **WATCH)).total,
+        OF_TWO_PROCESSES.costs.total,
     ]
     return found | {f"${money(each)}" for each in amounts}
 

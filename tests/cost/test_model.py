@@ -16,6 +16,7 @@ from shardfleet_ops.cost.model import (
     fargate_per_month,
     mapping_per_month,
     per_month,
+    processes_per_month,
     stream_per_month,
     workers_for,
 )
@@ -124,6 +125,18 @@ def test_each_unit_of_a_worker_is_counted_by_its_rule():
     assert of_workers("table_write_unit") == pytest.approx(3 * MONTH_S / 5 + 2 * ticks / 3)
 
 
+def test_processes_cost_what_their_tables_do():
+    """Two of them, four leases: besides leases and slots each shows that it lives, one leads."""
+    config = a_config(failover_ms=30_000, checkpoint_ms=5_000, cycle_ms=20_000)
+    setup, ticks, turns = Setup(shards=4, workers=2), MONTH_S / 10, MONTH_S / 20
+    only_writes = replace(NONE, table_write_unit=1.0)
+    written = processes_per_month(config, setup, prices=only_writes).total
+    of_manager = turns * (WRITES + 4 * WRITES_A_SHARD)
+    assert written == pytest.approx(4 * MONTH_S / 5 + 2 * ticks / 3 + 3 * ticks + of_manager)
+    costs = processes_per_month(config, setup)
+    assert {name for name, dollars in costs.by_item.items() if dollars} == {"dynamodb", "storage"}
+
+
 def test_a_renewal_stores_progress_so_a_lease_is_written_by_what_is_due_first():
     """Renewed each 2.9 s of the 3.3 s, by default: a checkpoint of 5 s adds no write."""
     seconds = {}
@@ -162,7 +175,7 @@ def test_metrics_alarms_and_dashboard_are_counted():
 
 
 @pytest.mark.parametrize(
-    ("fleet", "most"), [*zip((*COUNTED, OF_TWO_PROCESSES), (16, 3.5, 28, 8), strict=True)]
+    ("fleet", "most"), [*zip((*COUNTED, OF_TWO_PROCESSES), (16, 3.5, 28, 9), strict=True)]
 )
 def test_a_fleet_costs_little_beside_its_dashboard(fleet, most):
     assert fleet.costs.total - fleet.costs.by_item["dashboard"] <= most
