@@ -289,7 +289,7 @@ MUSEUM = (
         "a handover is never given back",
         "§8 row 15, KCL #1729, #1743, #1765",
         (WORK, "(held.in_handover or held.is_unwanted)", "held.is_unwanted"),
-        (POINTER, "if h.in_handover and not h.at_work]", "if not h.lease_key]"),
+        (POINTER, "if h.in_handover and h.halt.is_set and not h.at_work]", "if not h.lease_key]"),
         arena="long handovers",
     ),
     mutant(
