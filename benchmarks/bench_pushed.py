@@ -88,16 +88,12 @@ def costs(records: int, most: float) -> Figures:
 
 def pushing(frames: bytes, first: bytes) -> Callable[[], Any]:
     """Return what takes an event's frames off a connection, as often as it is called."""
-    connection = SharedConnection.__new__(SharedConnection)
-    loop = asyncio.new_event_loop()
-    loop.call_soon(loop.stop)
 
-    async def make() -> None:
-        connection.__init__()  # type: ignore[misc] - it wants a running loop
+    async def made() -> SharedConnection:
+        return SharedConnection()
 
-    loop.run_until_complete(make())
-    loop.close()
-    answer = ArrivingAnswer(connection, 1, bool)
+    connection = asyncio.run(made())
+    answer = ArrivingAnswer(connection, 1, lambda: None)
     answer.status = 200
     connection._answers[1] = answer  # noqa: SLF001 - as if it had asked
     answer.body += first
@@ -129,10 +125,10 @@ def botocores(first: bytes, message: bytes) -> Callable[[], Any]:
     from botocore.parsers import EventStreamJSONParser  # noqa: PLC0415
 
     model = get_session().get_service_model("kinesis")
-    shape = model.operation_model("SubscribeToShard").get_event_stream_output()
+    shape: Any = model.operation_model("SubscribeToShard").get_event_stream_output()
 
     def parse() -> Any:
-        stream = EventStream(
+        stream: EventStream[Any] = EventStream(
             Raw(first, message), shape, EventStreamJSONParser(), "SubscribeToShard"
         )
         stream.get_initial_response()
@@ -205,12 +201,12 @@ async def both(aws: EmbeddedAws) -> tuple[list[float], list[float]]:
         await asyncio.to_thread(put, kinesis, SHARDS)
         await reached(waited, SHARDS)
         await asyncio.sleep(SETTLE_S)
-        for each in waited.values():
-            each.clear()
+        for found in waited.values():
+            found.clear()
         await asyncio.to_thread(put, kinesis, RECORDS)
         await reached(waited, RECORDS)
-        for each in (one, two):
-            each.stop()
+        one.stop()
+        two.stop()
         await asyncio.gather(*running)
     return waited["polled"], waited["pushed"]
 
