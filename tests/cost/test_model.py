@@ -217,7 +217,7 @@ def test_prices_have_their_date_and_can_be_ones_own():
     assert PRICES.as_of == "2026-11-20"
     mine = changed_prices({"as_of": "2027-01-01", "region": "eu-central-1", "transition": 0})
     assert mine == replace(PRICES, as_of="2027-01-01", region="eu-central-1", transition=0.0)
-    assert len(Prices.__struct_fields__) == 24
+    assert len(Prices.__struct_fields__) == 26
 
 
 @pytest.mark.parametrize(
