@@ -42,6 +42,7 @@ OWN_METHODS = {
     ("adapters/http/connections.py", "create_connection"),
     ("adapters/http/h2_connection.py", "create_connection"),
     ("engine/shard/pushing.py", "subscribe"),
+    ("shardfleet_testkit/simulation/streams.py", "subscribe"),
     ("adapters/http/json_service.py", "query"),
     ("shardfleet_ops/cli/position.py", "scan"),
     ("shardfleet_spark/publish/publishing.py", "publish"),
