@@ -296,10 +296,7 @@ class FaultyStream(Polled):
                 raise RuntimeError(message)
             return await self._page(iterator, shard_id, limit)
 
-        now_ms = self._around.now_ms
-        for begun in self._around.seers["read_begun"]:
-            begun(now_ms, self._by, shard_id)
-
+        self._tell_of_read(shard_id)
         return await self._wire.read("stream.get_records", work, about=shard_id)
 
     async def pushed(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
@@ -314,6 +311,8 @@ class FaultyStream(Polled):
         elif roll < _SILENT + _BROKEN_OFF + _TAKEN_OVER:
             message = f"shard {shard_id}: somebody else has subscribed"
             raise SubscriptionHeld(message)
+        if not self._by.ended.done():
+            self._tell_of_read(shard_id)
         return await self._page(iterator, shard_id, limit)
 
     async def subscribe(
@@ -327,14 +326,17 @@ class FaultyStream(Polled):
                 shard_id, start, wake=wake, pages=self.pushed
             )
 
-        now_ms = self._around.now_ms
-        for begun in self._around.seers["read_begun"]:
-            begun(now_ms, self._by, shard_id)
+        self._tell_of_read(shard_id)
         about = f"{shard_id} {start.kind} {start.sequence_number or ''}"
         return await self._wire.read("stream.subscribe", work, about=about)
 
     async def close(self) -> None:
         """Keep nothing open."""
+
+    def _tell_of_read(self, shard_id: str) -> None:
+        now_ms = self._around.now_ms
+        for begun in self._around.seers["read_begun"]:
+            begun(now_ms, self._by, shard_id)
 
     def _may_not_find_stream(self) -> None:
         now_ms = self._around.now_ms
