@@ -424,18 +424,31 @@ def test_a_lease_that_somebody_deletes_is_made_again_and_told(fleet):
 
 def test_a_shard_that_left_the_stream_unread_pages_and_ends_when_a_person_says_so(fleet):
     """stopped_shards, records_lost, page"""
+    kinesis, stream = fleet.client("kinesis"), fleet.output("StreamName")
+    shards = kinesis.list_shards(StreamName=stream)["Shards"]
+    parent = next(s for s in shards if "EndingSequenceNumber" not in s["SequenceNumberRange"])
+    shard_id, hash_keys = parent["ShardId"], parent["HashKeyRange"]
+    middle = (int(hash_keys["StartingHashKey"]) + int(hash_keys["EndingHashKey"])) // 2
+    kinesis.split_shard(StreamName=stream, ShardToSplit=shard_id, NewStartingHashKey=str(middle))
+    eventually(
+        lambda: all(
+            lease.is_finished or lease.lease_key != shard_id for lease in fleet.fleet.leases()
+        ),
+        what="the end of the parent",
+    )
+    fleet.fleet.trim(shard_id)
     fleet.client("dynamodb").put_item(
         TableName=fleet.output("LeaseTable"),
         Item={
-            "leaseKey": {"S": "shardId-000000009999"},
+            "leaseKey": {"S": shard_id},
             "leaseCounter": {"N": "0"},
-            "checkpoint": {"S": "12345"},
+            "checkpoint": {"S": parent["SequenceNumberRange"]["StartingSequenceNumber"]},
             "checkpointSubSequenceNumber": {"N": "0"},
             "ownerSwitchesSinceCheckpoint": {"N": "0"},
         },
     )
     fleet.wait_for("ALARM", "stopped_shards", "page")
-    fleet.command("release", "shardId-000000009999", "--ended", "--yes")
+    fleet.command("release", shard_id, "--ended", "--yes")
     fleet.wait_for("ALARM", "records_lost", "broken", "page")
     fleet.wait_for("OK", "records_lost", "stopped_shards", "page")
 

@@ -134,3 +134,13 @@ def test_a_shard_can_be_trimmed_on_demand(kinesis):
     kinesis.put("old")
     kinesis.engine.trim("s", "shardId-000000000000")
     assert kinesis.read() == []
+
+
+def test_a_closed_shard_that_is_trimmed_on_demand_is_listed_no_more(kinesis):
+    kinesis.create(1)
+    kinesis.SplitShard(
+        StreamName="s", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(1 << 127)
+    )
+    kinesis.engine.trim("s", "shardId-000000000000")
+    listed = [shard["ShardId"] for shard in kinesis.ListShards(StreamName="s")["Shards"]]
+    assert listed == ["shardId-000000000001", "shardId-000000000002"]

@@ -9,7 +9,8 @@ body, and the account in the signature (or none: account 000000000000, region us
              {"Action": "List"}   {"Action": "Clear"}
              {"Action": "Trim", "StreamName": "clicks", "ShardId": "shardId-000000000000"}
              Each answers {"Active": [the faults in force]}. Kinds and fields: faults.py. Trim makes
-             all records now in the shard too old, as if retention had passed.
+             all records now in the shard too old, as if retention had passed; a closed shard is
+             listed no more.
     Metrics  {} -> {"Namespace": "AWS/Kinesis", "MetricData": [...]}, shaped like PutMetricData;
              each sample is handed out once.
 """

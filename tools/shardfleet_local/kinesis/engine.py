@@ -112,6 +112,8 @@ class KinesisEngine:
         """
         Make every record now in the shard too old, as if its retention period had passed.
 
+        A closed shard leaves the stream with them.
+
         Raises:
             KinesisError: ResourceNotFoundException if there is no such stream or shard.
 
@@ -119,7 +121,10 @@ class KinesisEngine:
         with self._account.lock:
             stream = self._account.stream_named(stream_name)
             shard = self._account.shard(stream, shard_id)
-            shard.log.trim(self._account.now_ms() + 1)
+            now_ms = self._account.now_ms()
+            shard.log.trim(now_ms + 1)
+            if not shard.is_open:
+                shard.closed_ms = stream.horizon_ms(now_ms) - 1
 
     def _admit(self, operation: str, request: Request) -> None:
         now_ms = self._account.settle()

@@ -144,7 +144,19 @@ class RunningFleet:
             EmbeddedAwsFailed: the engine refuses the fault.
 
         """
-        body = {"Action": "Inject", "Fault": {"StreamName": self.stream_name, **fault}}
+        self._disturb({"Action": "Inject", "Fault": {"StreamName": self.stream_name, **fault}})
+
+    def trim(self, shard_id: str) -> None:
+        """
+        Let a shard's retention pass; a closed shard leaves the stream.
+
+        Raises:
+            EmbeddedAwsFailed: there is no such shard.
+
+        """
+        self._disturb({"Action": "Trim", "StreamName": self.stream_name, "ShardId": shard_id})
+
+    def _disturb(self, body: Mapping[str, Any]) -> None:
         request = AWSRequest(
             method="POST",
             url=self.aws.endpoint_url,
@@ -159,7 +171,7 @@ class RunningFleet:
         SigV4Auth(key, "kinesis", self.aws.region).add_auth(request)
         answer = URLLib3Session(proxies={}).send(request.prepare())
         if answer.status_code != HTTPStatus.OK:
-            raise EmbeddedAwsFailed(f"the fault {dict(fault)} was refused: {answer.text}")
+            raise EmbeddedAwsFailed(f"{dict(body)} was refused: {answer.text}")
 
 
 @contextlib.contextmanager
