@@ -71,6 +71,50 @@ class Watched:
             what=lambda: f"{names} {state}: {self.states()}\n{self.last_words()}",
         )
 
+    def see(self, state, *names):
+        """Wait until each of these alarms was in the state once; their periods may be short."""
+        missing = set(names)
+
+        def look():
+            states = self.states()
+            missing.difference_update([name for name in names if states[name] == state])
+            return not missing
+
+        eventually(look, what=lambda: f"{missing} {state}\n{self.last_words()}")
+
+    def unread_shard(self):
+        """Split a shard, let its retention pass, set its lease back to its beginning; return it."""
+        kinesis, stream = self.client("kinesis"), self.output("StreamName")
+        shards = kinesis.list_shards(StreamName=stream)["Shards"]
+        parent = next(s for s in shards if "EndingSequenceNumber" not in s["SequenceNumberRange"])
+        shard_id, hash_keys = parent["ShardId"], map(int, parent["HashKeyRange"].values())
+        kinesis.split_shard(
+            StreamName=stream,
+            ShardToSplit=shard_id,
+            NewStartingHashKey=str(sum(hash_keys) // 2),
+        )
+        eventually(
+            lambda: (
+                not any(
+                    lease.lease_key == shard_id and not lease.is_finished
+                    for lease in self.fleet.leases()
+                )
+            ),
+            what="the end of the parent",
+        )
+        self.fleet.trim(shard_id)
+        self.client("dynamodb").put_item(
+            TableName=self.output("LeaseTable"),
+            Item={
+                "leaseKey": {"S": shard_id},
+                "leaseCounter": {"N": "0"},
+                "checkpoint": {"S": parent["SequenceNumberRange"]["StartingSequenceNumber"]},
+                "checkpointSubSequenceNumber": {"N": "0"},
+                "ownerSwitchesSinceCheckpoint": {"N": "0"},
+            },
+        )
+        return shard_id
+
     def put(self, *payloads, keys=("a", "b", "c", "d", "e", "f")):
         """Put each payload once per key."""
         self.client("kinesis").put_records(

@@ -46,8 +46,6 @@ class PricedFleet:
 
 
 COUNTED = (
-    # Half of what a shard takes in a second, 1,000 records; their size changes no item.
-    PricedFleet(name="8 shards, half full", shards=8, records_per_s=4_000),
     PricedFleet(name="2 shards, a record a second", shards=2, worker_mb=256, records_per_s=1),
     PricedFleet(
         name="2 shards, asleep",
@@ -56,6 +54,8 @@ COUNTED = (
         config={"sleep": True, "sleep_after_ms": 3_000},
         state=State.ASLEEP,
     ),
+    # Half of what a shard takes in a second, 1,000 records; their size changes no item.
+    PricedFleet(name="8 shards, half full", shards=8, records_per_s=4_000),
 )
 OF_TWO_PROCESSES = PricedFleet(
     name="8 shards, 2 processes", shards=8, processes=2, records_per_s=4_000

@@ -596,8 +596,16 @@ def test_reads_that_are_not_paced_are_found(every_ms, violations):
     checker, found = planted(checkers.ReadsArePaced)
 
     for number in range(20):
-        checker.read_begun(number * every_ms, ME, KEY)
+        checker.get_records_begun(number * every_ms, ME, KEY)
     assert bool(found) is violations
+
+
+def test_what_is_pushed_is_as_fast_as_it_comes():
+    checker, found = planted(checkers.ReadsArePaced)
+
+    for number in range(20):
+        checker.read_begun(number * 20, ME, KEY)
+    assert not found
 
 
 @pytest.mark.parametrize(("began", "violations"), [(OTHER, 1), (ME, 0)])

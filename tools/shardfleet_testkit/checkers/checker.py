@@ -243,6 +243,9 @@ class Checker:
         """See somebody about to show a worker to the leader of a KCL 3."""
 
     def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+        """See a shard being read: a call of GetRecords or a subscription, or an event of one."""
+
+    def get_records_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
         """See a call of GetRecords begin."""
 
     def call_begun(self, call: CallBegun) -> None:

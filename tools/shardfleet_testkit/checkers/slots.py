@@ -367,7 +367,7 @@ class ReadsArePaced(Checker):
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self._reads: dict[tuple[str, str], deque[int]] = {}
 
-    def read_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
+    def get_records_begun(self, at_ms: int, by: Suspect, shard_id: str) -> None:
         """Count the last second's calls."""
         reads = self._reads.setdefault((by.name, shard_id), deque(maxlen=_READS_PER_S + 1))
         reads.append(at_ms)

@@ -297,6 +297,8 @@ class FaultyStream(Polled):
             return await self._page(iterator, shard_id, limit)
 
         self._tell_of_read(shard_id)
+        for begun in self._around.seers["get_records_begun"]:
+            begun(self._around.now_ms, self._by, shard_id)
         return await self._wire.read("stream.get_records", work, about=shard_id)
 
     async def pushed(self, iterator: str, *, shard_id: str, limit: int) -> RecordsPage:
