@@ -262,6 +262,38 @@ async def test_a_death_over_records_that_were_done_all_the_same_is_not_charged_t
     assert (await (await notes_of(store, ME, 1)).note(key(0))).crashes == 0
 
 
+@pytest.mark.parametrize("dies_in_it", [False, True])
+@pytest.mark.parametrize(("kind", "records"), [(CallKind.FLUSH, ()), (CallKind.RECORDS, (4,))])
+@virtual
+async def test_a_call_before_charged_records_does_not_forget_the_charge(kind, records, dies_in_it):
+    """Found by the simulation: two shards of one worker with a killer each were read for ever."""
+    store, stands = MemoryStateStore(), position_of(at(3))
+
+    async def turn_after_a_death():
+        state = await notes_of(store, ME, 1)
+        notes = CrashNotes(state, suspicious=True, config=a_config(), events=MemoryEvents())
+        await notes.charge(key(0), done=stands)
+        return notes
+
+    first = await turn_after_a_death()
+    await first.begin(key(0), NotedCall.of(CallKind.RECORDS, [at(5), at(6)]))
+    second = await turn_after_a_death()
+    between = NotedCall.of(kind, [at(n) for n in records], done=stands)
+    await second.begin(key(0), between)
+    if not dies_in_it:
+        await second.close(key(0))  # The next death is another shard's.
+
+    third = await turn_after_a_death()
+
+    charge = third.attempts(key(0)).charge
+    if dies_in_it and records:
+        assert charge.first == position_of(at(4))
+    else:
+        assert (charge.first, charge.last, charge.crashes) == (*map(position_of, [at(5), at(6)]), 1)
+        assert third.attempts(key(0)).fitting([at(5), at(6), at(7)]) == 1
+    assert (third.killer(key(0)) is None) or dies_in_it
+
+
 @pytest.mark.parametrize(
     ("kind", "records", "done", "is_charged"),
     [

@@ -27,7 +27,7 @@ from shardfleet.domain.delivery.progress import position_of, position_text, read
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.engine.ports import EventSink
 from shardfleet.engine.state.beside import LeaseNotes
-from shardfleet.engine.state.kinds import CrashNote
+from shardfleet.engine.state.kinds import ChargedRecords, CrashNote
 from shardfleet.events.delivery import CrashCharged
 from shardfleet.records import Record
 
@@ -163,7 +163,11 @@ class CrashNotes:
         if not self.follows_death or self.is_charged(lease_key) or lease_key in self.open:
             return
         note = await self._state.note(lease_key)
-        if note is None or not note.is_open:
+        if note is None:
+            return
+        if note.charged is not None:
+            self._charge_records(lease_key, note.charged, done)
+        if not note.is_open:
             return
         kind, crashes = CallKind(note.kind), note.crashes + 1
         first, last = read_position(note.first), read_position(note.last)
@@ -185,6 +189,15 @@ class CrashNotes:
             )
         )
 
+    def _charge_records(
+        self, lease_key: str, charged: ChargedRecords, done: ExtendedSequenceNumber
+    ) -> None:
+        """Charge records again that another call came before, and then no call of them."""
+        first, last = read_position(charged.first), read_position(charged.last)
+        if done < last:
+            charge = CrashCharge(first=first, last=last, crashes=charged.crashes)
+            self.attempts(lease_key).charge = charge
+
     async def begin(self, lease_key: str, call: NotedCall) -> None:
         """Note a call before it begins, or, whatever the turn, that it outlived its time-out."""
         note = CrashNote(
@@ -195,10 +208,22 @@ class CrashNotes:
             crashes=self._deaths(lease_key, call),
             is_open=True,
             kind=call.kind.value,
+            charged=self._charged_besides(lease_key, call),
         )
         # Before the write: one whose answer never comes may have landed, and is to be closed.
         self.open[lease_key] = note
         await self._state.write_note(note)
+
+    def _charged_besides(self, lease_key: str, call: NotedCall) -> ChargedRecords | None:
+        """Return records that are charged and not of this call: its note is not to forget them."""
+        charge = self.attempts(lease_key).charge
+        if charge is None or (call.kind is CallKind.RECORDS and call.first >= charge.first):
+            return None
+        return ChargedRecords(
+            first=position_text(charge.first),
+            last=position_text(charge.last),
+            crashes=charge.crashes,
+        )
 
     def _deaths(self, lease_key: str, call: NotedCall) -> int:
         if call.kind is CallKind.RECORDS:
@@ -232,7 +257,7 @@ class CrashNotes:
         if not self.is_charged(lease_key):
             return
         note = await self._state.note(lease_key)
-        if note is not None and note.is_open:
-            await self._state.write_note(replace(note, is_open=False))
+        if note is not None and (note.is_open or note.charged is not None):
+            await self._state.write_note(replace(note, is_open=False, charged=None))
         self.attempts(lease_key).charge = None
         self._charges.pop(lease_key, None)

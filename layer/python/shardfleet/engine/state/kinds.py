@@ -41,6 +41,22 @@ from shardfleet.errors import ProtocolError
 JsonReason = Mapping[str, Any]  # domain.reasons.reason_json
 
 
+class ChargedRecords(Struct, frozen=True, kw_only=True):
+    """
+    Records that the process died over, and that are not done yet.
+
+    Attributes:
+        first: position of the first one, ``sequence:sub``.
+        last: position of the last one.
+        crashes: process deaths charged to them so far.
+
+    """
+
+    first: str
+    last: str
+    crashes: int
+
+
 class CrashNote(Struct, frozen=True, kw_only=True):
     """
     Which call of a lease was being made while crashes are suspected (hazards H9, H21).
@@ -53,6 +69,7 @@ class CrashNote(Struct, frozen=True, kw_only=True):
         crashes: process deaths charged to this call so far.
         is_open: the call has not returned yet.
         kind: see :class:`~shardfleet.domain.delivery.calls.CallKind`.
+        charged: records that this call comes before; None: it is itself of them, or there are none.
         stamp: whose lease it was then; None: not kept.
 
     """
@@ -64,6 +81,7 @@ class CrashNote(Struct, frozen=True, kw_only=True):
     crashes: int
     is_open: bool
     kind: str = "records"
+    charged: ChargedRecords | None = None
     stamp: Stamp | None = None
 
 
@@ -243,6 +261,8 @@ def loads_body(rows: Mapping[str, Any]) -> dict[str, Any]:
 
 def _crash_note(note: CrashNote) -> CrashNote:
     _positions(note.first, note.last)
+    if note.charged is not None:
+        _positions(note.charged.first, note.charged.last)
     return note
 
 
