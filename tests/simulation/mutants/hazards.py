@@ -167,7 +167,7 @@ HAZARDS = (
     mutant(
         "a record that kills is never given up",
         "H9",
-        (NOTES, "if note is None or not note.is_open:", "if note is None or note.is_open:"),
+        (NOTES, "        if not note.is_open:", "        if note.is_open:"),
         arena="poison",
     ),
     mutant(
