@@ -162,8 +162,14 @@ def test_one_paused_shard_waits_while_the_others_go_on(clicks, ask, ledger):
         assert {call.shard for call in calls_since(ledger, paused)} == set(clicks.leases()) - {
             shard
         }
-        left = dict(clicks.documents("plan")["last"]["left"])
-        assert left[shard]["is"] == "Pause"
+        wait_until(
+            lambda: (
+                dict(clicks.documents("plan")["last"]["left"]).get(shard, {}).get("is") == "Pause"
+            ),
+            what="a manager's turn after the shard was let go: while nothing moves, each minute",
+            within_s=DEADLINE_S,
+            fleet=clicks,
+        )
         assert f"{shard} goes on" in ask("resume", shard, "--yes")
 
     all_handled(clicks, ledger, feed)
