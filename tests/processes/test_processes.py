@@ -47,10 +47,15 @@ def fleet(embedded_aws, tmp_path):
 
 
 def settled(fleet, count):
-    """Wait until so many processes share all shards evenly."""
+    """
+    Wait until so many processes share all shards evenly.
+
+    While nothing moves a manager looks once a minute, and a handover waits for the next owner.
+    """
     even = [fleet.shards // count] * count
     return eventually(
-        lambda: sorted(fleet.shares().values()) == even and None not in fleet.shares()
+        lambda: sorted(fleet.shares().values()) == even and None not in fleet.shares(),
+        within_s=150,
     )
 
 
