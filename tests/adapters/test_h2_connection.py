@@ -328,6 +328,16 @@ async def test_a_connection_that_says_nothing_is_not_used_anew():
 
 
 @in_a_loop
+async def test_once_closed_no_connection_has_a_socket():
+    """A turn's event loop ends with it, and whatever waits in that is never closed."""
+    async with serving_h2() as (_, client):
+        await Reader.ask(client)
+        transport = client._open[0]._transport
+        await client.close()
+        assert transport.get_extra_info("socket").fileno() == -1
+
+
+@in_a_loop
 async def test_who_never_answers_is_waited_for_no_longer_than_is_said():
     async with serving_h2(read_timeout_s=0.2) as (server, client):
         server.answer = lambda *_: None

@@ -253,7 +253,7 @@ class SharedConnection(asyncio.Protocol):
             self._http.close_connection()
         self._flush()
         if self._transport is not None:
-            self._transport.close()
+            self._transport.abort()  # TLS would wait for the other side, beyond its event loop.
 
     # Frames
 
@@ -397,10 +397,11 @@ class H2Connections:
         return answer
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; the event loop may end after that."""
         for connection in self._open:
             connection.close()
         self._open.clear()
+        await asyncio.sleep(0)  # In which the loop lets go of their sockets.
 
     async def _connection(self) -> SharedConnection:
         for connection in [each for each in self._open if each.is_idle and not each.takes_more]:
