@@ -81,7 +81,8 @@ class StandingManager:
         self._config = config
         self._ports = ports = replace(ports, leases=FencedLeases(ports.leases, self._holds))
         self._offers = offers
-        self._leads = self._is_known = False
+        self._token: int | None = None
+        self._is_known = False
         self._managed = config
         self._manager = LeaseManager(config, ports)
         self._hosts = 0  # at the last turn
@@ -104,14 +105,20 @@ class StandingManager:
         while not halt.is_set:
             try:
                 longest_ms = hold_ms + config.clock_skew_ms
-                token = await state.take_lock(host, duration_ms=hold_ms, longest_ms=longest_ms)
+                token = await state.take_lock(
+                    host, duration_ms=hold_ms, longest_ms=longest_ms, token=self._token
+                )
                 if token is not None and not self._leads:
                     self._due_ms, self._is_known = 0, False
                     self._eager_ms = self._ports.clock.monotonic_ms() + _EAGER_FOR_MS
-                self._leads = token is not None
+                self._token = token
             except ShardfleetError as error:
                 self._tell(error)
             await halt.wait(config.renew_ms)
+
+    @property
+    def _leads(self) -> bool:
+        return self._token is not None
 
     async def _holds(self) -> bool:
         """Return whether the lock is this process's by what the table says, whatever the time."""

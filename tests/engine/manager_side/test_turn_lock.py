@@ -1,6 +1,7 @@
 """The turn lock between managers whose clocks differ, and what is told of waiting for it (H13)."""
 
 import asyncio
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -143,3 +144,16 @@ async def test_an_overlap_of_a_few_seconds_is_no_news():
     assert await run_manager(fleet.config, fleet.ports(), run_ms=50_000) > 0
     assert not fleet.named("ManagerLockedOut")
     await first
+
+
+@virtual
+async def test_a_lock_that_nobody_has_written_since_is_prolonged_without_being_read():
+    fleet = Fleet()
+    take = partial(fleet.state.take_lock, duration_ms=HOLD_MS, longest_ms=HOLD_MS)
+    held = await take("a")
+    read, fleet.store.read = fleet.store.read, None
+    held = await take("a", token=held)
+    fleet.store.read = read
+    await fleet.clock.sleep_ms(HOLD_MS + 1)
+    assert await take("b") > held
+    assert await take("a", token=held) is None

@@ -34,14 +34,14 @@ _RUN_S = 1.0  # a run of the manager beside its waiting: start, reads, planning
 _READS_PER_TURN = 20  # of the manager: slots, sightings, loads, pauses, handovers, notes
 _WRITES_PER_TURN = 6.5  # sightings, loads, the lock, the last plan
 _WRITES_PER_TURN_AND_SHARD = 0.12
-_EARLY = 7 / 8  # of the renewal time, when a lease is renewed
+_EARLY = 15 / 16  # of the renewal time, when a lease is renewed
 _READS_PER_WORKER_TURN = 4  # to claim the slot
 _READS_PER_ADOPTION = 5  # of a lease at the beginning of a turn: the lease, notes, stops
 _LOG_BYTES = 750  # of a run of either with its metrics, and of a worker each minute
 _KEPT_BYTES = 1_000_000  # of both tables: leases, and a week of the manager's decisions
 # Of a process in each third of the failover time: it looks at the offers, the processes and the
-# lock, and shows that it lives; the one that leads prolongs the lock, and looks for lost owners.
-_LOOKS_OF_PROCESS, _LOOKS_OF_LEADER = 3.0, 1.0
+# leases, and shows that it lives; who does not lead looks at the lock that the leader prolongs.
+_LOOKS_OF_PROCESS, _LOOKS_OF_STANDBY = 2.0, 1.0
 
 
 class State(StrEnum):
@@ -143,7 +143,8 @@ def processes_per_month(config: FleetConfig, setup: Setup, *, prices: Prices = P
     turns, ticks = _MONTH_S * 1_000 / config.cycle_ms, _MONTH_S * 1_000 / config.renew_ms
     used = sum((_of_worker(config, setup, processes) for _ in range(processes)), Consumption())
     scanned = max(1.0, setup.shards * _LEASE_KB / 4) * 0.5
-    looks = ticks * (processes * (_LOOKS_OF_PROCESS + scanned) + _LOOKS_OF_LEADER)
+    looks = ticks * processes * (_LOOKS_OF_PROCESS + scanned)
+    looks += ticks * (processes - 1) * _LOOKS_OF_STANDBY
     # Prompts are read each second.
     reads = used.read_tenths / 10 + looks + _MONTH_S + turns * (_READS_PER_TURN + scanned)
     a_turn = _WRITES_PER_TURN + setup.shards * _WRITES_PER_TURN_AND_SHARD

@@ -51,7 +51,7 @@ from shardfleet.events.worker import (
 
 # How often, within a renewal time, is looked for leases that would be older than that by the next
 # look: the fewer looks, the earlier they are renewed, and each renewal is a write that is paid for.
-_TICKS = 8
+_TICKS = 16
 # A lease that names us and is adopted while an outdated invocation still renews it: that one
 # learns of its end within a tick, so a few rounds suffice.
 _ADOPTION_ROUNDS_MOST = 3

@@ -323,7 +323,9 @@ class FleetState:
         document = await self.store.raw.read(PROMPT, MANAGER)
         return 0 if document is None else document.version
 
-    async def take_lock(self, holder: str, *, duration_ms: int, longest_ms: int) -> int | None:
+    async def take_lock(
+        self, holder: str, *, duration_ms: int, longest_ms: int, token: int | None = None
+    ) -> int | None:
         """
         Take or prolong the turn lock (hazard H13).
 
@@ -334,25 +336,31 @@ class FleetState:
         An end further away than ``longest_ms``, the longest hold and the skew allowed between two
         clocks, was written by a clock ahead of this one. It is brought back to that, once: a dead
         holder is waited for no longer than any other, and one that lives prolongs its hold. One
-        that cannot be read is nobody's.
+        that cannot be read is nobody's. ``token`` is what the holder was given last: a lock that
+        nobody has written since is prolonged without being read.
 
         Returns:
             The fencing token (rises with each hold), None while another holder's time runs.
 
         """
+        write, now_ms = self.store.raw.write, self._clock.now_ms()
+        body = {"holder": holder, "until_ms": now_ms + duration_ms}
+        if token is not None:
+            result = await write(LOCK, MANAGER, body, expected_version=token)
+            if isinstance(result, Written):
+                return result.document.version
         current = await self.store.get(LOCK, MANAGER)
         now_ms = self._clock.now_ms()
         if current is not None and (lock := current.body) is not None:
             held = lock.until_ms > now_ms and lock.holder != holder
             if held and lock.until_ms > now_ms + longest_ms:
                 capped = {"holder": lock.holder, "until_ms": now_ms + longest_ms}
-                await self.store.raw.write(LOCK, MANAGER, capped, expected_version=current.version)
+                await write(LOCK, MANAGER, capped, expected_version=current.version)
             if held:
                 return None
-        body = {"holder": holder, "until_ms": now_ms + duration_ms}
-        result = await self.store.raw.write(
-            LOCK, MANAGER, body, expected_version=current.version if current else None
-        )
+        body["until_ms"] = now_ms + duration_ms
+        version = current.version if current else None
+        result = await write(LOCK, MANAGER, body, expected_version=version)
         return result.document.version if isinstance(result, Written) else None
 
     async def release_lock(self, holder: str) -> None:
