@@ -19,6 +19,7 @@ from shardfleet_ops.cost.model import (
     fan_out_per_month,
     per_month,
     spark_per_month,
+    spilled_per_month,
     stream_per_month,
     window_per_month,
     workers_for,
@@ -94,6 +95,16 @@ def sleep_cost(config: FleetConfig) -> str:
         f"sleep is on: a shard falls asleep after {config.sleep_after_ms // 1_000} s without a "
         f"record, and the first record waits up to {config.max_wake_ms // 1_000} s "
         f"(max_wake_ms), for which the manager {looks}, and is paid by the time."
+    )
+
+
+def spill_cost(config: FleetConfig, setup: Setup) -> str:
+    """Return what of the fleet's price is left while processes carry all of it."""
+    shards = setup.shards or EXAMPLES[1]
+    led = spilled_per_month(config, replace(setup, shards=shards, workers=2)).total
+    return (
+        f"spill is on: while two processes carry all of {_many(shards, 'shard')}, the fleet costs "
+        f"${led:,.2f} a month beside them ({_LIST}), and what Lambda runs is added by the second."
     )
 
 

@@ -78,6 +78,8 @@ class ShardFleet(Construct):
             one that is imported), which is then invoked with the records as the event source
             mapping would, under its own role.
         reading: how records are read: pushed, see :class:`FanOut` (default: shards are polled).
+        spill: Lambda runs only what no process of `shardfleet work --stack` has taken within
+            ``spill_after_ms``; without a process, all.
         config: options of the fleet, by name.
         experts: options that few fleets need to change, by name.
         name: prefix of worker ids and execution names (default: from the construct's path).
@@ -124,6 +126,7 @@ class ShardFleet(Construct):
         stream: kinesis.IStream,
         handler: HandlerCode | lambda_.IFunction,
         reading: FanOut | None = None,
+        spill: bool = False,
         config: FleetOptions = NO_OPTIONS,
         experts: ExpertOptions = NO_EXPERT_OPTIONS,
         name: str | None = None,
@@ -140,8 +143,8 @@ class ShardFleet(Construct):
         worker, manager = worker or WorkerOptions(), manager or ManagerOptions()
         operations, tables = operations or Operations(), tables or FleetTables()
         self.stream = stream
-        self.worker_options = worker
-        self._sdk_services, self._reading = sdk_services, reading
+        self.worker_options, self._operations = worker, operations
+        self._sdk_services, self._reading, self._spill = sdk_services, reading, spill
         try:
             self._handler_function = function_of(handler)
             self._refuse_references(worker, told=monitoring, tables=tables, operations=operations)
@@ -234,6 +237,15 @@ class ShardFleet(Construct):
         function = self._handler_function
         return function.grant_principal if function else self._worker.role
 
+    def grant_work(self, grantee: iam.IGrantable) -> None:
+        """Let a process that runs as this principal carry slots: `shardfleet work --stack`."""
+        for right in permissions.process_rights(
+            self._resources(self._operations),
+            state_machine=self.state_machine,
+            manager_arn=self.manager_function.function_arn,
+        ):
+            grantee.grant_principal.add_to_principal_policy(right)
+
     def _make_stores(
         self, options: Mapping[str, object], tables: FleetTables, *, operations: Operations
     ) -> None:
@@ -274,6 +286,7 @@ class ShardFleet(Construct):
             fleet=name,
             stream_arn=self.stream.stream_arn,
             consumer_arn=self._consumer_arn(name),
+            spill=self._spill,
             lease_table=self.lease_table.table_name,
             state_table=self.state_table.table_name,
             handler=code.function if code else "",
@@ -322,6 +335,8 @@ class ShardFleet(Construct):
         }
         if config.consumer_arn:
             told["fan-out"] = cost_estimate.fan_out_cost()
+        if config.spill:
+            told["spill"] = cost_estimate.spill_cost(config, setup)
         if config.sleep:
             told["sleep"] = cost_estimate.sleep_cost(config)
         if config.tumbling_window_ms:

@@ -31,6 +31,7 @@ SET_BY_THE_CONSTRUCT = {
     "fleet": "`name`",
     "stream_arn": "`stream`",
     "consumer_arn": "`reading`",
+    "spill": "`spill`",
     "lease_table": "`tables`",
     "state_table": "`tables`",
     "state_machine_arn": "the construct",

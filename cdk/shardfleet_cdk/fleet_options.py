@@ -69,6 +69,7 @@ class ExpertOptions(TypedDict, total=False):
     leases_to_acquire: int
     target_percent: int
     scale_down_ms: int
+    spill_after_ms: int
     parent_poll_ms: int
     records_per_read: int
     busy_read_ms: int

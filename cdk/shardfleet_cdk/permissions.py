@@ -12,7 +12,7 @@ grants to the construct; one that is a function of its own has its own role, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aws_cdk import Aws, Stack
@@ -33,6 +33,7 @@ from shardfleet_cdk.lease_table import OWNER_INDEX
 from shardfleet_cdk.references import is_alias
 
 Policies = dict[str, iam.PolicyDocument]
+Rights = dict[str, list[iam.PolicyStatement]]
 
 STREAM_ACTIONS = ("DescribeStreamSummary", "GetRecords", "GetShardIterator", "ListShards")
 # What a caller needs of the key behind a table, queue or bucket; the service uses it on the
@@ -110,6 +111,10 @@ def states_arn(bucket: s3.IBucket, fleet: str) -> str:
 
 def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> Policies:
     """Worker: no Scan; in the fleet-state table single documents only, none to be deleted."""
+    return _documents(_of_worker(resources, log_group_arn=log_group_arn, in_vpc=in_vpc))
+
+
+def _of_worker(resources: Resources, *, log_group_arn: str = "", in_vpc: bool = False) -> Rights:
     lease_table = resources.lease_table.table_arn
     rights = {
         "Stream": [_allow("kinesis", STREAM_ACTIONS, [resources.stream.stream_arn])],
@@ -118,7 +123,7 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
             _allow("dynamodb", ["GetItem", "PutItem", "UpdateItem"], [lease_table]),
         ],
         "State": _state_of_worker(resources.state_table.table_arn),
-        "Logs": [_logs(log_group_arn)],
+        "Logs": [_logs(log_group_arn)] if log_group_arn else [],
     }
     if resources.consumer_arn:
         rights["Stream"].append(_allow("kinesis", ["SubscribeToShard"], [resources.consumer_arn]))
@@ -151,7 +156,7 @@ def worker_rights(resources: Resources, *, log_group_arn: str, in_vpc: bool) -> 
     )
     told = ("sns",) if resources.failed_topic else ()
     services = ("dynamodb", "sqs", "s3", *told, "lambda")
-    return _documents({**rights, "Keys": _keys(resources.stream, stores, services)})
+    return {**rights, "Keys": _keys(resources.stream, stores, services)}
 
 
 def _network() -> list[iam.PolicyStatement]:
@@ -185,48 +190,83 @@ def manager_rights(
     resources: Resources, *, log_group_arn: str, state_machine_arn: str, state_machine_name: str
 ) -> Policies:
     """Manager: the lease table whole; starts and describes executions of its own machine."""
+    return _documents(
+        _of_manager(
+            resources,
+            log_group_arn=log_group_arn,
+            state_machine_arn=state_machine_arn,
+            state_machine_name=state_machine_name,
+        )
+    )
+
+
+def _of_manager(
+    resources: Resources,
+    *,
+    state_machine_arn: str,
+    state_machine_name: str,
+    log_group_arn: str = "",
+) -> Rights:
     stores = (
         resources.encryption_key,
         resources.lease_table.encryption_key,
         resources.state_table.encryption_key,
     )
     metrics, coordinator = resources.kcl_tables
-    return _documents(
-        {
-            "Stream": [_allow("kinesis", STREAM_ACTIONS, [resources.stream.stream_arn])],
-            "Leases": [
-                _allow(
-                    "dynamodb",
-                    ["DeleteItem", "GetItem", "PutItem", "Scan", "UpdateItem"],
-                    [resources.lease_table.table_arn],
-                ),
-                # Where a KCL 3 keeps its workers' rows, and how far it has migrated, until 3.4.
-                _allow(
-                    "dynamodb",
-                    ["DeleteItem", "Scan", "UpdateItem"],
-                    [_table_arn(metrics)],
-                ),
-                _allow(
-                    "dynamodb",
-                    ["GetItem"],
-                    [_table_arn(coordinator)],
-                ),
-            ],
-            "State": [
-                _allow(
-                    "dynamodb",
-                    ["DeleteItem", "GetItem", "Query", "Scan", "UpdateItem"],
-                    [resources.state_table.table_arn],
-                )
-            ],
-            "Slots": [
-                _allow("states", ["StartExecution"], [state_machine_arn]),
-                _allow("states", ["DescribeExecution"], [executions_arn(state_machine_name)]),
-            ],
-            "Logs": [_logs(log_group_arn)],
-            "Keys": _keys(resources.stream, stores, ("dynamodb", "states", "lambda")),
-        }
-    )
+    return {
+        "Stream": [_allow("kinesis", STREAM_ACTIONS, [resources.stream.stream_arn])],
+        "Leases": [
+            _allow(
+                "dynamodb",
+                ["DeleteItem", "GetItem", "PutItem", "Scan", "UpdateItem"],
+                [resources.lease_table.table_arn],
+            ),
+            # Where a KCL 3 keeps its workers' rows, and how far it has migrated, until 3.4.
+            _allow(
+                "dynamodb",
+                ["DeleteItem", "Scan", "UpdateItem"],
+                [_table_arn(metrics)],
+            ),
+            _allow(
+                "dynamodb",
+                ["GetItem"],
+                [_table_arn(coordinator)],
+            ),
+        ],
+        "State": [
+            _allow(
+                "dynamodb",
+                ["DeleteItem", "GetItem", "Query", "Scan", "UpdateItem"],
+                [resources.state_table.table_arn],
+            )
+        ],
+        "Slots": [
+            _allow("states", ["StartExecution"], [state_machine_arn]),
+            _allow("states", ["DescribeExecution"], [executions_arn(state_machine_name)]),
+        ],
+        "Logs": [_logs(log_group_arn)] if log_group_arn else [],
+        "Keys": _keys(resources.stream, stores, ("dynamodb", "states", "lambda")),
+    }
+
+
+def process_rights(
+    resources: Resources, *, state_machine: sfn.StateMachine, manager_arn: str
+) -> list[iam.PolicyStatement]:
+    """Process: what worker and manager may, but for their logs; and it finds its fleet."""
+    machine_arn, name = state_machine.state_machine_arn, state_machine.state_machine_name
+    of_manager = _of_manager(resources, state_machine_arn=machine_arn, state_machine_name=name)
+    # A worker's documents are among those that a manager may write.
+    of_worker = {what: it for what, it in _of_worker(resources).items() if what != "State"}
+    return [
+        *(
+            right
+            for rights in (of_worker, of_manager)
+            for each in rights.values()
+            for right in each
+        ),
+        _allow("cloudformation", ["ListStackResources"], [Aws.STACK_ID]),
+        _allow("lambda", ["GetFunctionConfiguration"], [manager_arn]),
+    ]
 
 
 def first_run_rights(
@@ -375,7 +415,7 @@ def _use_key(key: kms.IKey, services: tuple[str, ...]) -> iam.PolicyStatement:
     return statement
 
 
-def _documents(rights: Mapping[str, list[iam.PolicyStatement]]) -> Policies:
+def _documents(rights: Rights) -> Policies:
     return {
         name: iam.PolicyDocument(statements=statements)
         for name, statements in rights.items()

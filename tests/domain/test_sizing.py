@@ -156,3 +156,17 @@ def test_a_load_that_sways_about_the_target_does_not_sway_the_fleet():
     )
 
     assert set(history) == {5}
+
+
+@pytest.mark.parametrize(("bought", "wanted"), [(0, 4), (1, 4), (2, 3), (4, 2)])
+def test_what_lambda_runs_beside_processes_leaves_together(bought, wanted):
+    idle = [SlotNeed(slot_id=f"s{number}", leases=1, used=0.1, lag_ms=0) for number in range(5)]
+    found = plan_size(
+        idle,
+        unfinished=5,
+        pace=pace_of({"surplus": 180}),
+        limits=replace(LIMITS, min_workers=2),
+        now_ms=NOW,
+        bought=bought,
+    )
+    assert found.wanted == wanted

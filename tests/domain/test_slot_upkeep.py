@@ -1,9 +1,11 @@
 """What is done about each slot: how many are wanted, who starts, who is examined, who drains."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardfleet.domain.reasons import HeartbeatAhead, Quoted
+from shardfleet.domain.slots.rooms import Rooms
 from shardfleet.domain.slots.sizing import Pace, Sizing
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import SlotFacts, SlotTask, plan_slots
@@ -26,7 +28,7 @@ def a_slot(number, state=SlotState.RUNNING, heartbeat_ms=NOW, *, drain=False, le
     )
 
 
-def plan(slots, wanted, *, held=None, lost=(), slots_most=10):
+def plan(slots, wanted, *, held=None, lost=(), slots_most=10, bought=()):
     sizing = Sizing(wanted=wanted, reason=Quoted("so the test says"), pace=Pace())
     facts = SlotFacts(
         now_ms=NOW,
@@ -35,6 +37,7 @@ def plan(slots, wanted, *, held=None, lost=(), slots_most=10):
         slots_most=slots_most,
         held={f"fleet-s{number:04}": count for number, count in (held or {}).items()},
         lost=lost,
+        bought=bought,
     )
     return plan_slots(slots, sizing=sizing, facts=facts)
 
@@ -93,6 +96,44 @@ def test_what_is_too_much_leaves_the_least_burdened_first_and_of_equals_the_last
     assert (
         str(leaves.reason) == "there are 3 workers and the fleet needs 2 workers: so the test says"
     )
+
+
+def test_what_lambda_runs_beside_processes_leaves_first_whatever_it_holds():
+    slots, held = [a_slot(1), a_slot(2), a_slot(3)], {1: 1, 2: 9, 3: 5}
+    assert tasks(slots, 2, held=held, bought=["s0002"])["s0002"] == "LEAVE"
+    leaving = tasks(slots, 1, held=held, bought=["s0002", "s0003"])
+    assert leaving == {"s0001": "NOTHING", "s0002": "LEAVE", "s0003": "LEAVE"}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "offered", "bought", "leases", "least"),
+    [
+        (0, 0, 0, 8, 0),  # nobody but Lambda, which is sized by leases and load
+        (0, 0, 3, 8, 0),
+        (2, 2, 0, 8, 2),  # a slot for each process
+        (2, 0, 0, 8, 2),
+        (3, 3, 0, 2, 2),  # but for no more than there are leases
+        (2, 2, 3, 8, 2),  # what Lambda runs may go, as far as load allows
+        (3, 2, 3, 8, 6),  # a process that has none gets one before any of Lambda's leaves
+        (3, 2, 3, 2, 2),
+    ],
+)
+def test_there_are_as_many_slots_as_processes_and_one_for_who_has_none(
+    hosts, offered, bought, leases, least
+):
+    slots = [a_slot(number) for number in range(1, offered + bought + 1)]
+    slots += [a_slot(90, SlotState.ENDED), a_slot(91, drain=True), a_slot(92, leaving_ms=1)]
+    rooms = Rooms(
+        hosts=frozenset(f"pod-{number}" for number in range(hosts)),
+        carried=frozenset(slot.worker_id for slot in slots[:offered]),
+    )
+    assert rooms.least(slots, unfinished=leases) == least
+    assert rooms.bought(slots) == {slot.slot_id for slot in slots[offered : offered + bought]}
+
+
+def test_where_all_is_lambda_s_or_all_is_the_processes_nothing_is_bought():
+    assert Rooms().bought([a_slot(1)]) == frozenset()
+    assert Rooms(hosts=frozenset({"pod"})).least([a_slot(1)], unfinished=4) == 1
 
 
 def test_a_slot_that_leaves_is_drained_once_it_has_handed_over_or_after_its_time():

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from shardfleet.domain.balance.kcl3 import WorkerRow
 from shardfleet.domain.slots.slot import SlotInput
 from shardfleet.domain.slots.usage import UNKNOWN
+from shardfleet.engine.manager.spill import SpillLauncher
 from shardfleet.engine.manager.turn import ManagerPorts
-from shardfleet.engine.ports import Clock, Kcl3Store
+from shardfleet.engine.ports import Clock, Kcl3Store, WorkerLauncher
 from shardfleet.engine.retry import Halt
 from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet.runtime import bootstrap, managing
@@ -104,7 +105,11 @@ class RowsWithCpu:
 
 
 def _manager_ports(sandbox: Sandbox, threads: TurnThreads, offers: OfferLauncher) -> ManagerPorts:
-    ports = managing.manager_ports(sandbox, threads, offers)
+    launcher: WorkerLauncher = offers
+    if sandbox.config.spill:
+        machine = managing.worker_launcher(sandbox, threads)
+        launcher = SpillLauncher(offers, machine, after_ms=sandbox.config.spill_after_ms)
+    ports = managing.manager_ports(sandbox, threads, launcher)
     return replace(ports, kcl3=RowsWithCpu(ports.kcl3, offers))
 
 

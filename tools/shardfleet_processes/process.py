@@ -240,7 +240,7 @@ class FleetProcess:
                 del self._slots[name]
             elif name not in board.offers:  # It was frozen, and the slot has a new start.
                 await slot.hand_over(self._state)
-        if free := board.to_take(self._host):
+        if free := board.to_take(self._host, is_spilled=self._config.spill):
             offer = board.offers[free]
             if await self._offers.take(free, offer):
                 self._slots[free] = CarriedSlot(offer, self._ports, self._host)

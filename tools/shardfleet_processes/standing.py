@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.lease import ChangeKind, ChangeResult, LeaseChange
+from shardfleet.domain.slots.rooms import Rooms
 from shardfleet.engine.manager.loop import PROMPT_POLL_MS
 from shardfleet.engine.manager.turn import LeaseManager, ManagerPorts
 from shardfleet.engine.ports import LeaseStore
@@ -79,16 +80,15 @@ class StandingManager:
     def __init__(self, config: FleetConfig, ports: ManagerPorts, offers: OfferLauncher) -> None:
         """Nothing is asked yet."""
         self._config = config
-        self._ports = ports = replace(ports, leases=FencedLeases(ports.leases, self._holds))
+        fenced = FencedLeases(ports.leases, self._holds)
+        self._ports = ports = replace(ports, leases=fenced, rooms=self._rooms)
         self._offers = offers
         self._token: int | None = None
         self._is_known = False
-        self._managed = config
         self._manager = LeaseManager(config, ports)
         self._hosts = 0  # at the last turn
         self._prompts = 0
         self._due_ms = self._eager_ms = 0
-        self._unfinished = 1
 
     async def run(self, halt: Halt) -> None:
         """Stand for manager until halted; then the next one may begin at once."""
@@ -149,32 +149,24 @@ class StandingManager:
             return True
         if self._offers.hosts != self._hosts or await manager.losses.look():
             return True
+        if self._config.spill and self._offers.is_overdue(self._config.spill_after_ms):
+            return True
         prober = manager.prober
         looked_ms = prober.looked_ms or 0
         is_look_due = prober.has_sleepers and now_ms - looked_ms >= self._config.probe_ms
         return is_look_due and await prober.look()
 
     async def _turn(self) -> None:
-        await self._offers.look()
         await self._offers.forget_the_dead()
-        self._hosts = self._offers.hosts
-        config = replace(self._config, min_workers=self._least)
-        if config != self._managed:
-            self._managed = config
-            # What was seen of the leases is as good as new.
-            self._manager = LeaseManager(config, self._ports, losses=self._manager.losses)
         if not self._is_known:
             await self._offers.publish(self._config.to_env())
             self._is_known = True
-        plan = (await self._manager.turn()).plan
-        leases = plan.snapshot.survey.leases
-        self._unfinished = sum(not each.is_finished for each in leases) + len(plan.sync.create)
-        if self._least != config.min_workers:
-            self._due_ms = 0
+        await self._manager.turn()
 
-    @property
-    def _least(self) -> int:
-        return max(1, min(self._hosts, self._unfinished))
+    async def _rooms(self) -> Rooms:
+        rooms = await self._offers.rooms()
+        self._hosts = len(rooms.hosts)
+        return rooms
 
     def _tell(self, error: ShardfleetError) -> None:
         self._ports.events.emit(ManagerTurnFailed(error=told(error)))

@@ -52,7 +52,8 @@ class Worker:
 
     Args:
         stream: name or ARN.
-        application: name of the lease table, as of a KCL application, and of the fleet.
+        application: name of the lease table, as of a KCL application, and of the fleet; or the
+            fleet of a stack that spills, as its manager has it, which says every option.
         handler: a function or class, or its name, ``package.module:function``.
         creates_tables: whether tables that are missing are made.
         metrics: ``none``, or ``emf``: metrics as log lines, which CloudWatch Logs would bill as
@@ -71,7 +72,7 @@ class Worker:
         self,
         *,
         stream: str,
-        application: str,
+        application: str | FleetConfig,
         handler: Callable[..., Any] | str,
         creates_tables: bool = True,
         metrics: str = "none",
@@ -84,17 +85,21 @@ class Worker:
         self._creates_tables = creates_tables
         self._has_metrics = metrics == "emf"
         self._health = health
-        self._config = FleetConfig(
-            **{
-                **OF_PROCESSES,
-                **options,
-                "fleet": application,
-                "lease_table": application,
-                "state_table": state_table_of(application),
-                "stream_arn": stream,
-                "handler": handler if isinstance(handler, str) else _name_of(handler),
-            }
-        )
+        named = handler if isinstance(handler, str) else _name_of(handler)
+        if isinstance(application, FleetConfig):
+            self._config = _joined(application, handler=named)
+        else:
+            self._config = FleetConfig(
+                **{
+                    **OF_PROCESSES,
+                    **options,
+                    "fleet": application,
+                    "lease_table": application,
+                    "state_table": state_table_of(application),
+                    "stream_arn": stream,
+                    "handler": named,
+                }
+            )
         self._sandbox: Sandbox | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._halt = Halt()
@@ -179,6 +184,22 @@ class Worker:
             lines=sys.stderr,
             has_emf=self._has_metrics,
         )
+
+
+def _joined(found: FleetConfig, *, handler: str) -> FleetConfig:
+    """
+    Return what a process of a stack's fleet is told: what Lambda's slots are, but for its turns.
+
+    Raises:
+        ConfigurationError: the stack leaves nothing to processes.
+
+    """
+    if not found.spill:
+        raise ConfigurationError(
+            f"fleet {found.fleet}: its stack runs all of it; deploy it with `spill=True`"
+        )
+    turns = {name: OF_PROCESSES[name] for name in ("max_turn_ms", "start_allowance_ms")}
+    return replace(found, handler=handler, handler_contract="auto", **turns)
 
 
 def _load(handler: Callable[..., Any], name: str, *, contract: str) -> LoadedHandler:

@@ -152,6 +152,10 @@ class DeployedConfig(Struct, frozen=True, kw_only=True):
         str, "S3 bucket for on_exhausted s3 and sns, and for what SQS cannot hold"
     ] = ""
     failed_topic_arn: Annotated[str, "SNS topic for on_exhausted sns"] = ""
+    spill: Annotated[
+        bool,
+        "Lambda runs only what no process has taken: `shardfleet work --stack` carries the rest",
+    ] = False
 
 
 class ExpertConfig(DeployedConfig, frozen=True, kw_only=True):
@@ -224,6 +228,12 @@ class ExpertConfig(DeployedConfig, frozen=True, kw_only=True):
     scale_down_ms: Annotated[
         int, "one slot fewer after so long with too many; its leases move first", Range(low=1_000)
     ] = 180_000
+    spill_after_ms: Annotated[
+        int,
+        "with spill: how long a slot waits for a process before Lambda runs it; at once where "
+        "there is no process",
+        Range(low=1_000),
+    ] = 10_000
     parent_poll_ms: Annotated[
         int,
         "how often a child waiting for its parents looks (KCL parentShardPollInterval)",
@@ -518,6 +528,11 @@ class FleetConfig(ExpertConfig, frozen=True, kw_only=True):
         problems = []
         if self.handler and self.handler_function:
             problems.append(f"handler: {self.handler} found, none allowed beside handler_function")
+        if self.spill and self.handler_function:
+            problems.append(
+                "spill: true found, none allowed with handler_function: a process has no use for "
+                "a function, which is paid for whoever invokes it"
+            )
         if self.tumbling_window_ms % 1_000:
             problems.append(
                 f"tumbling_window_ms: {self.tumbling_window_ms} found, whole seconds allowed"

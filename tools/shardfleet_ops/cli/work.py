@@ -14,6 +14,7 @@ from shardfleet.config import DeployedConfig, Option, options
 from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.approval import YesOption
 from shardfleet_ops.cli.fleet_access import ApplicationTable, reaching_aws, with_application
+from shardfleet_ops.cli.fleets import FleetName, FleetOption, find_fleet
 from shardfleet_ops.cli.telling import say
 
 if TYPE_CHECKING:
@@ -25,16 +26,24 @@ EXIT_MISSING = 1
 def work(
     context: typer.Context,
     *,
-    stream: Annotated[str, typer.Option(help="The stream: name or ARN.")],
+    handler: Annotated[
+        str, typer.Option(metavar="MODULE:FUNCTION", help="Your handler: package.module:function.")
+    ],
+    stream: Annotated[str, typer.Option(help="The stream: name or ARN.")] = "",
     application: Annotated[
         str,
         typer.Option(
             metavar="TABLE", help="The lease table, as a KCL application's; the fleet's name."
         ),
-    ],
-    handler: Annotated[
-        str, typer.Option(metavar="MODULE:FUNCTION", help="Your handler: package.module:function.")
-    ],
+    ] = "",
+    stack: Annotated[
+        str,
+        typer.Option(
+            metavar="STACK",
+            help="Instead of both: the stack of a fleet with `spill`, which says every option.",
+        ),
+    ] = "",
+    fleet: FleetOption = "",
     processes: Annotated[int, typer.Option(help="How many: one uses one core.", min=1)] = 1,
     metrics: Annotated[
         str, typer.Option(help="none; or emf: log lines that CloudWatch Logs bills as metrics.")
@@ -54,16 +63,21 @@ def work(
 ) -> None:
     """Consume a stream in this process; every option of `shardfleet config` goes by its name."""
     sys.path.insert(0, "")  # As `python -m` does: the handler lies where this is called.
-    given = _given(os.environ, context.args)
+    if not stack and not (stream and application):
+        raise ConfigurationError("--stream and --application: give both, or --stack")
+    given = {} if stack else _given(os.environ, context.args)
+    if stack and (context.args or stream or application):
+        raise ConfigurationError("--stack: it says every option; change them where it is deployed")
     from shardfleet import Worker
     from shardfleet.runtime.handler_loading import load_handler
 
     load_handler(handler, contract=given.get("handler_contract", "auto"))
+    joins = find_fleet(FleetName(stack, fleet)).config if stack else None
     worker = Worker(
-        stream=stream,
-        application=application,
+        stream=joins.stream_arn if joins else stream,
+        application=joins or application,
         handler=handler,
-        creates_tables=create,
+        creates_tables=create and not joins,
         metrics=metrics,
         health=health,
         **given,
@@ -76,7 +90,7 @@ def work(
         for each in missing:
             say(each)
         raise typer.Exit(EXIT_MISSING if missing else 0)
-    if sys.stdin.isatty() and not yes:
+    if sys.stdin.isatty() and not yes and not stack:
         _ask(worker, application)
     if processes > 1:
         raise typer.Exit(_several(processes))

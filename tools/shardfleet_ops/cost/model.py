@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shardfleet.config import MANAGER_EVERY_MS, FleetConfig
 from shardfleet.domain.cost.prices import PRICES, Prices
@@ -153,6 +154,17 @@ def processes_per_month(config: FleetConfig, setup: Setup, *, prices: Prices = P
     found = dict(price_of(tables, metric_days=0, prices=prices).by_item)
     found["storage"] = _KEPT_BYTES / 1e9 * prices.table_gb_month
     return Costs({**found, "alarms": 0.0, "dashboard": 0.0})
+
+
+def spilled_per_month(config: FleetConfig, setup: Setup, *, prices: Prices = PRICES) -> Costs:
+    """
+    Return a month of a stack that spills, while ``setup.workers`` processes carry all of it.
+
+    Its manager is invoked each minute, and reads what the alarms watch; a process leads.
+    """
+    stack = per_month(config, replace(setup, workers=0), prices=prices).by_item
+    tables = processes_per_month(config, setup, prices=prices).by_item["dynamodb"]
+    return Costs({**stack, "dynamodb": stack["dynamodb"] + tables})
 
 
 def spark_per_month(cpu: float, memory_gb: float, prices: Prices = PRICES) -> float:

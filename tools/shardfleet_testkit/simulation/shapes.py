@@ -264,6 +264,7 @@ class Shape:
         told["min_workers"] = min(told["min_workers"], told["max_workers"])
         if self.processes:  # They are as many as there are.
             told |= {name: OF_PROCESSES[name] for name in OF_PROCESSES.keys() & told.keys()}
+            told["min_workers"] = 1
         return dataclasses.replace(self, anew=replace(self.config, **told), measures_quiet=False)
 
     def in_processes(self, chance: random.Random) -> Shape:
@@ -271,6 +272,7 @@ class Shape:
         config = replace(
             self.config,
             leases_per_worker=OF_PROCESSES["leases_per_worker"],
+            min_workers=1,  # There are as many as processes.
             max_workers=OF_PROCESSES["max_workers"],
             target_percent=OF_PROCESSES["target_percent"],
             # A death takes that time to be seen, and what kills does so four times.

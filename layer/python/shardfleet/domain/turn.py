@@ -63,6 +63,7 @@ from shardfleet.domain.reasons import OtherApplication, Pause, PausesUnreadable,
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Nap, plan_naps
 from shardfleet.domain.slots.lags import lags_of
+from shardfleet.domain.slots.rooms import Rooms
 from shardfleet.domain.slots.sizing import Pace, SizingLimits, SlotNeed, plan_size
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import (
@@ -113,6 +114,7 @@ class TurnSnapshot(Struct, frozen=True, kw_only=True):
         pace: of sizing, as kept.
         loads: what was compared in the turn before.
         kcl3: what a KCL 3 keeps beside the leases.
+        rooms: which processes carry slots.
         rebalance: load is evened out in this turn.
         draw: what the greedy strategy shuffles by; another one in each turn.
         versions: kind and id to the version of documents that the plan may change.
@@ -140,6 +142,7 @@ class TurnSnapshot(Struct, frozen=True, kw_only=True):
     pace: Pace = field(default_factory=Pace)
     loads: Loads = field(default_factory=Loads)
     kcl3: Kcl3 = field(default_factory=Kcl3)
+    rooms: Rooms = field(default_factory=Rooms)
     rebalance: bool = True
     draw: str = ""
     versions: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -642,12 +645,16 @@ def _slots(
         or config.assignment == _STEALING
         or beside.migrates is Direction.FROM_JAVA,
     )
+    rooms = snapshot.rooms
+    bought = rooms.bought(snapshot.slots)
+    least = rooms.least(snapshot.slots, unfinished=len(unfinished))
     sizing = plan_size(
         _slot_needs(config, snapshot, unfinished, held=beside.holders),
         unfinished=to_read,
         pace=snapshot.pace,
-        limits=_sizing_limits(config),
+        limits=_sizing_limits(config, least=least),
         now_ms=snapshot.at_ms,
+        bought=len(bought),
     )
     facts = SlotFacts(
         now_ms=snapshot.at_ms,
@@ -657,6 +664,7 @@ def _slots(
         held=beside.holders,
         taken=snapshot.unreadable_slots,
         lost=beside.losers,
+        bought=bought,
     )
     return plan_slots(snapshot.slots, sizing=sizing, facts=facts), sizing.pace
 
@@ -673,10 +681,10 @@ def _restarts(slots: Sequence[Slot], plan: SlotPlan, unfinished: Sequence[Lease]
     )
 
 
-def _sizing_limits(config: FleetConfig) -> SizingLimits:
+def _sizing_limits(config: FleetConfig, *, least: int) -> SizingLimits:
     return SizingLimits(
         leases_per_worker=config.leases_per_worker,
-        min_workers=config.min_workers,
+        min_workers=max(config.min_workers, least),
         max_workers=config.max_workers,
         target=config.target_percent / 100,
         lag_most_ms=config.lag_objective_ms or LAG_MOST_MS,

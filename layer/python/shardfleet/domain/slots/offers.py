@@ -18,6 +18,8 @@ from shardfleet.domain.slots.usage import UNKNOWN
 
 BEATS = 3
 """Signs of life in a failover time."""
+LAMBDA = "lambda"
+"""Who has taken an offer that no process took: an execution runs it; no host has this name."""
 
 
 class Offer(Struct, frozen=True, kw_only=True):
@@ -118,13 +120,15 @@ class Board(Struct, frozen=True, kw_only=True):
     alive: frozenset[str]
     hosts: frozenset[str]
 
-    def to_take(self, host: str) -> str | None:
+    def to_take(self, host: str, *, is_spilled: bool = False) -> str | None:
         """
         Return the offer that a process is to take now; None: none.
 
         A process with more slots than another leaves it to that one; what nobody has taken for the
-        failover time, anybody takes.
+        failover time, anybody takes; but Lambda does, if what is left over is spilled.
         """
+        if is_spilled and self._counts[host]:
+            return None
         is_idlest = self._counts[host] <= self._fewest
         free = sorted(name for name, offer in self.offers.items() if not offer.host)
         return next((name for name in free if is_idlest or name in self.waiting), None)

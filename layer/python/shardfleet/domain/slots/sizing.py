@@ -110,7 +110,13 @@ class Sizing(Struct, frozen=True, kw_only=True):
 
 
 def plan_size(
-    needs: Sequence[SlotNeed], *, unfinished: int, pace: Pace, limits: SizingLimits, now_ms: int
+    needs: Sequence[SlotNeed],
+    *,
+    unfinished: int,
+    pace: Pace,
+    limits: SizingLimits,
+    now_ms: int,
+    bought: int = 0,
 ) -> Sizing:
     """
     Decide how many slots there should be.
@@ -121,6 +127,7 @@ def plan_size(
         pace: as kept.
         limits: the configuration.
         now_ms: epoch milliseconds.
+        bought: slots that Lambda runs beside processes: these leave together.
 
     """
     present = len(needs)
@@ -143,8 +150,8 @@ def plan_size(
     if lasted_ms < limits.scale_down_ms:
         return Sizing(wanted=present, reason=SurplusToLast(reason), pace=kept)
     # One at a time: the next one when this one has gone and nobody has missed it.
-    one_less = max(needed, present - 1)
-    return Sizing(wanted=one_less, reason=reason, pace=replace(pace, surplus_ms=now_ms))
+    fewer = max(needed, present - max(1, bought))
+    return Sizing(wanted=fewer, reason=reason, pace=replace(pace, surplus_ms=now_ms))
 
 
 def _needed(

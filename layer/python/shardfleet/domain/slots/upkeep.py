@@ -84,6 +84,7 @@ class SlotFacts(Struct, frozen=True, kw_only=True):
         held: worker id to the number of unfinished leases that it holds or is to get.
         lost: worker ids whose leases have expired.
         taken: ids of slots whose record cannot be read: none of them is started.
+        bought: ids of slots that Lambda runs beside processes: these leave first.
 
     """
 
@@ -94,6 +95,7 @@ class SlotFacts(Struct, frozen=True, kw_only=True):
     held: Mapping[str, int] = field(default_factory=dict)
     lost: Collection[str] = ()
     taken: Collection[str] = ()
+    bought: Collection[str] = ()
 
 
 def asked(slot: Slot, task: SlotTask, *, now_ms: int) -> Slot | None:
@@ -194,10 +196,13 @@ def _may_stay(slot: Slot) -> bool:
 
 
 def _least_burdened(staying: Sequence[Slot], facts: SlotFacts) -> list[Slot]:
-    """Return the running slots, those with fewest leases first, of equal ones the last."""
+    """Return the running slots, Lambda's first, then by fewest leases, of equal ones the last."""
     running = [s for s in staying if s.state is SlotState.RUNNING]
     last_first = sorted(running, key=lambda s: s.slot_id, reverse=True)
-    return sorted(last_first, key=lambda s: facts.held.get(s.worker_id, 0))
+    return sorted(
+        last_first,
+        key=lambda s: (s.slot_id not in facts.bought, facts.held.get(s.worker_id, 0)),
+    )
 
 
 def _to_start(slots: Sequence[Slot], missing: int, taken: Collection[str]) -> list[str]:

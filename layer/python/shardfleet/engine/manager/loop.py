@@ -4,7 +4,8 @@ One manager invocation: several turns at its own pace, one manager at a time (ha
 Prompts are a counter that is read each second; a turn begins early when it has risen, or when an
 owner is found lost by a look at the leases each third of the failover time. With
 nothing awake, or nothing that moves, the invocation does one turn and returns: the schedule's next
-one is soon enough. While shards sleep it stays for the looks
+one is soon enough. Where a process leads it changes nothing, and tells what the alarms watch. While
+shards sleep it stays for the looks
 at them that the schedule is too rare for, and takes a turn when one of them is to be woken (H14).
 """
 
@@ -70,6 +71,9 @@ class _Run:
         while True:
             prompts = await self._take_lock()
             if prompts is None:
+                if await self._is_led_by_process():
+                    await self._watch()
+                    break
                 await self._ports.clock.sleep_ms(PROMPT_POLL_MS)
                 if self._ports.clock.monotonic_ms() >= self._end_ms:
                     self._tell_if_locked_out()
@@ -105,6 +109,19 @@ class _Run:
         except ShardfleetError as error:
             self._obstacle, self._refusal = _words(error), settled(error)
         return None
+
+    async def _is_led_by_process(self) -> bool:
+        """Return whether a process has the lock, which it does not give away."""
+        rooms = self._ports.rooms
+        with suppress(ShardfleetError):
+            return rooms is not None and await self._ports.state.leader() in (await rooms()).hosts
+        return False
+
+    async def _watch(self) -> None:
+        try:
+            await self._manager.watch()
+        except ShardfleetError as error:
+            self._tell(error)
 
     def _tell_if_locked_out(self) -> None:
         """Emit that an invocation got no lock at all; an overlap of seconds is no such."""

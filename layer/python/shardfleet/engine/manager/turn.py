@@ -30,6 +30,7 @@ from shardfleet.domain.leases.lease import (
     LeaseAndWhy,
     LeaseChange,
 )
+from shardfleet.domain.slots.rooms import Rooms
 from shardfleet.domain.slots.slot import ask_to_drain
 from shardfleet.domain.stream.sequence import AT_LATEST, StreamIncarnation
 from shardfleet.domain.turn import TurnPlan, TurnSnapshot, plan_turn
@@ -75,7 +76,13 @@ LATER_MS = 1_000
 
 
 class ManagerPorts(Struct, frozen=True, kw_only=True):
-    """Everything the manager asks of the world."""
+    """
+    Everything the manager asks of the world.
+
+    Attributes:
+        rooms: looks which processes carry slots; None: Lambda carries all.
+
+    """
 
     leases: LeaseStore
     kcl3: Kcl3Store
@@ -86,6 +93,7 @@ class ManagerPorts(Struct, frozen=True, kw_only=True):
     clock: Clock
     entropy: Entropy
     events: EventSink
+    rooms: Callable[[], Awaitable[Rooms]] | None = None
 
 
 class LeaseManager:
@@ -168,6 +176,20 @@ class LeaseManager:
             raise self._refusal
         return report
 
+    async def watch(self) -> None:
+        """
+        Tell what there is to tell of the fleet, and change nothing: somebody else leads.
+
+        Raises:
+            ShardfleetError: not everything could be read.
+
+        """
+        ports, incarnation = self._ports, await self._ports.stream.incarnation()
+        snapshot = await self._observer.observe()
+        plan = await self._observer.plan(snapshot, created_ms=incarnation.created_ms)
+        report = TurnReport(plan=plan, at_ms=ports.clock.now_ms(), quiet_ms=self.prober.quiet_ms)
+        await report_turn(ports.state, ports.events, report, config=self._config)
+
     async def _check(self, incarnation: StreamIncarnation) -> None:
         """Refuse to go on with another incarnation of the stream; stop the workers too (H12)."""
         try:
@@ -191,6 +213,7 @@ class LeaseManager:
                 survey,
                 ours={slot.worker_id for slot in snapshot.slots},
             ),
+            rooms=await self._ports.rooms() if self._ports.rooms else Rooms(),
             rebalance=self._turns % config.rebalance_turns == 0,
             draw=self._ports.entropy.token() if STRATEGIES[config.assignment].draws else "",
         )

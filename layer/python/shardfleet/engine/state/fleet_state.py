@@ -358,10 +358,14 @@ class FleetState:
                 await write(LOCK, MANAGER, capped, expected_version=current.version)
             if held:
                 return None
-        body["until_ms"] = now_ms + duration_ms
-        version = current.version if current else None
+        body["until_ms"], version = now_ms + duration_ms, current.version if current else None
         result = await write(LOCK, MANAGER, body, expected_version=version)
         return result.document.version if isinstance(result, Written) else None
+
+    async def leader(self) -> str:
+        """Return who has taken the turn lock last; empty: nobody."""
+        found = await self.store.get(LOCK, MANAGER)
+        return (found and found.body and found.body.holder) or ""
 
     async def release_lock(self, holder: str) -> None:
         """Let the next manager begin at once."""

@@ -197,6 +197,16 @@ class SlotRecord:
         written = await self._state.update_slot(self.given.slot_id, change)
         return None if written is None else written.slot
 
+    async def prompt(self) -> None:
+        """
+        Ask the manager to look at the fleet now.
+
+        Raises:
+            Throttled, OutcomeUnknown: it looks at its own time.
+
+        """
+        await self._state.prompt_manager()
+
     async def close_turn(self, lags_ms: Mapping[str, int]) -> None:
         """Record that this invocation ended in good order, and what it holds."""
 

@@ -259,6 +259,7 @@ class SlotWatch:
         signs = self._ports.usage.signs(self._ports.clock.now_ms())
         written = await self._ports.record.beat(self.served_seq, self.lags_ms, usage, signs=signs)
         self._slot = written or self._slot
+        is_at_limit = self._is_at_limit(usage) and not self._is_at_limit(self._usage_told)
         self._told = frozenset(self._slot.lags_ms)
         self._usage_told, self._beat_ms = usage, now_ms
         self._ports.events.emit(
@@ -268,6 +269,11 @@ class SlotWatch:
                 held_leases=len(self._told),
             )
         )
+        if self._config.spill and is_at_limit:
+            await self._ports.record.prompt()  # Processes are as many as there are.
+
+    def _is_at_limit(self, usage: Usage) -> bool:
+        return max(usage.utilisation().values(), default=0) >= self._config.target_percent
 
     async def _has_ended(self) -> bool:
         """End a slot that has held nothing, with nothing to come, for long enough (H2)."""
