@@ -41,8 +41,8 @@ class SteadyFeed(threading.Thread):
 
     """
 
-    def __init__(self, fleet: RunningFleet, *, records_per_s: float) -> None:
-        super().__init__(daemon=True)
+    def __init__(self, fleet: RunningFleet, *, records_per_s: float, name: str = "record") -> None:
+        super().__init__(name=name, daemon=True)
         self._client = fleet.aws.client("kinesis")
         self._stream = fleet.stream_name
         self._per_s = records_per_s
@@ -64,7 +64,7 @@ class SteadyFeed(threading.Thread):
         place = number % _HASH_PLACES * 617 % _HASH_PLACES
         return {
             "PartitionKey": f"key-{place}",
-            "Data": f"record {number}".encode(),
+            "Data": f"{self.name} {number}".encode(),
             "ExplicitHashKey": str(place * ((HASH_KEY_MAX + 1) // _HASH_PLACES)),
         }
 

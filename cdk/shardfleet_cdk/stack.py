@@ -69,6 +69,7 @@ class ShardFleetStack(Stack):
             "Fleet",
             stream=self.stream,
             handler=self._handler(settings, project),
+            spill=settings.spill,
             **divided(settings.config or {}),
             worker=WorkerOptions(**(settings.worker or {})),
             tables=FleetTables(lease_table=self._existing_lease_table(settings)),

@@ -58,6 +58,11 @@ class StackSettings:
     worker: Mapping[str, Any] = _setting(
         None, (dict, type(None)), f"of the worker function: {', '.join(WORKER_OPTIONS)}"
     )
+    spill: bool = _setting(
+        default=False,
+        kinds=(bool,),
+        doc="true: Lambda runs only what no process of `shardfleet work --stack` takes",
+    )
     architecture: str = _setting("arm64", (str,), "processor of the functions: arm64 or x86_64")
     runtime: str = _setting("python3.14", (str,), f"their Python: {', '.join(RUNTIMES)}")
     sdk_services: Sequence[str] | None = _setting(
@@ -188,7 +193,7 @@ def _arn_problems(name: str, text: str, kind: ArnKind) -> Iterator[str]:
 def _parsed(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    if name == "monitoring" and value in ("true", "false"):
+    if name in ("monitoring", "spill") and value in ("true", "false"):
         return value == "true"
     if not value.lstrip().startswith(("{", "[")):
         return value

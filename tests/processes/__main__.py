@@ -1,6 +1,8 @@
 """
 Six processes over 24 shards, each killed, rolled or frozen in turn: `make processes`.
 
+With `ARGS=--spill`, processes that join a stack (:mod:`tests.processes.spill`).
+
 Figures go to a file; the exit code is 1 when a bound is not kept.
 """
 
@@ -12,6 +14,7 @@ import time
 from pathlib import Path
 
 from shardfleet_local.aws.launcher import EmbeddedAws
+from tests.processes import spill
 from tests.processes.fleet import Processes, eventually
 
 PROCESSES, SHARDS, RECORDS_PER_S, FAILOVER_MS = 6, 24, 200, 10_000
@@ -121,14 +124,21 @@ def main():
     """Run, write the figures, and say what is not as it should be."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--output", type=Path, default=Path("build/processes/result.json"))
+    parser.add_argument("--spill", action="store_true", help="those that join a stack")
+    parser.add_argument("--output", type=Path, default=None)
     arguments = parser.parse_args()
-    folder = arguments.output.parent / "run"  # Logs and records of the last run stay there.
+    name = "spill" if arguments.spill else "result"
+    output = arguments.output or Path(f"build/processes/{name}.json")
+    folder = output.parent / f"run-{name}"  # Logs and records of the last run stay there.
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    found = run(arguments.minutes, folder.resolve())
-    arguments.output.write_text(json.dumps(found, indent=1) + "\n")
-    wrong = [*complaints(found)]
+    if arguments.spill:
+        found = spill.run(folder.resolve())
+        wrong = [*spill.complaints(found)]
+    else:
+        found = run(arguments.minutes, folder.resolve())
+        wrong = [*complaints(found)]
+    output.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1), *wrong, sep="\n")  # noqa: T201 - for a person
     raise SystemExit(1 if wrong else 0)
 
