@@ -16,6 +16,7 @@ from typing import Any, Never
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
 from shardfleet.engine.manager.loop import run_manager
+from shardfleet.engine.manager.spill import beside_processes
 from shardfleet.engine.manager.turn import ManagerPorts
 from shardfleet.engine.ports import (
     Clock,
@@ -261,6 +262,8 @@ class Functions:
             return
         actor = self.new_actor("manager", "")
         ports = self.manager_ports(actor, ActorClock(actor, self._around), launcher_of(actor))
+        if self.config.spill:
+            ports = beside_processes(self.config, ports)
         run = run_manager(self.config, ports, run_ms=self.config.max_manager_ms)
         self.start(actor, run, MANAGER_BOX_MS)
 

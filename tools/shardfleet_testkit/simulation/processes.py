@@ -16,8 +16,11 @@ from functools import partial
 
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
 from shardfleet.domain.slots.usage import UNKNOWN
-from shardfleet.engine.ports import Clock
+from shardfleet.engine.manager.spill import SpillLauncher
+from shardfleet.engine.manager.turn import ManagerPorts
+from shardfleet.engine.ports import Clock, WorkerLauncher
 from shardfleet.engine.retry import Halt
+from shardfleet.engine.state.offers import Offers
 from shardfleet.engine.worker.turn import WorkerTurn
 from shardfleet_processes.process import FleetProcess, ProcessPorts
 from shardfleet_testkit.simulation.actors import Actor
@@ -28,6 +31,7 @@ from shardfleet_testkit.simulation.functions import (
     ActorProcess,
     Functions,
 )
+from shardfleet_testkit.simulation.state_machine import StateMachine
 from shardfleet_testkit.simulation.surroundings import Surroundings
 
 # Python's start, or a container's.
@@ -66,12 +70,13 @@ class PartOfProcess:
 
 
 class Processes:
-    """Keeps a fleet's processes running."""
+    """Keeps a fleet's processes running; ``machine`` runs what they leave to it."""
 
-    def __init__(self, around: Surroundings, functions: Functions) -> None:
+    def __init__(self, around: Surroundings, functions: Functions, machine: StateMachine) -> None:
         """Begin with none."""
         self._around = around
         self._functions = functions
+        self._machine = machine
         self._halts: dict[str, Halt] = {}
 
     async def keep(self, number: int) -> None:
@@ -122,12 +127,20 @@ class Processes:
             events=ActorEvents(actor, around),
             process=ActorProcess(actor, around),
             cpu=lambda: UNKNOWN,
-            manager=partial(functions.manager_ports, actor, clock),
+            manager=partial(self._manager_ports, actor, clock),
             turn=partial(self._turn, actor, clock),
         )
         around.log(actor.name, "is", host)
         functions.start(actor, FleetProcess(functions.config, ports, host).run(halt), FOREVER_MS)
         return actor
+
+    def _manager_ports(self, actor: Actor, clock: Clock, offers: Offers) -> ManagerPorts:
+        functions, config = self._functions, self._functions.config
+        launcher: WorkerLauncher = offers
+        if config.spill:
+            executions = self._machine.launcher(actor)
+            launcher = SpillLauncher(offers, executions, after_ms=config.spill_after_ms)
+        return functions.manager_ports(actor, clock, launcher)
 
     @asynccontextmanager
     async def _turn(

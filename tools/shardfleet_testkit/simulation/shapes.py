@@ -262,26 +262,35 @@ class Shape:
         if self.config.tumbling_window_ms or self.config.way.handler_checkpoints:
             told["parallelism"] = 1
         told["min_workers"] = min(told["min_workers"], told["max_workers"])
-        if self.processes:  # They are as many as there are.
+        if self.processes and not self.config.spill:  # They are as many as there are.
             told |= {name: OF_PROCESSES[name] for name in OF_PROCESSES.keys() & told.keys()}
+        if self.processes:
             told["min_workers"] = 1
         return dataclasses.replace(self, anew=replace(self.config, **told), measures_quiet=False)
 
     def in_processes(self, chance: random.Random) -> Shape:
-        """Let processes carry the fleet, with a slot each, as `shardfleet work` does."""
+        """
+        Let processes carry the fleet, with a slot each, as `shardfleet work` does.
+
+        In half of the fleets they have joined a stack: there are fewer than it has slots, and
+        Lambda runs what is left over.
+        """
         config = replace(
             self.config,
-            leases_per_worker=OF_PROCESSES["leases_per_worker"],
             min_workers=1,  # There are as many as processes.
-            max_workers=OF_PROCESSES["max_workers"],
-            target_percent=OF_PROCESSES["target_percent"],
             # A death takes that time to be seen, and what kills does so four times.
             failover_ms=min(self.config.failover_ms, FAILOVER_MS),
             max_turn_ms=chance.choice((70_000, OF_PROCESSES["max_turn_ms"])),
         )
-        return dataclasses.replace(
-            self, config=config, processes=self.config.min_workers, measures_quiet=False
-        )
+        processes = self.config.min_workers
+        if chance.randrange(2):
+            processes = chance.randint(1, processes)
+            after_ms = chance.choice((3_000, 10_000, 20_000))
+            config = replace(config, spill=True, spill_after_ms=after_ms)
+        else:
+            alone = ("leases_per_worker", "max_workers", "target_percent")
+            config = replace(config, **{name: OF_PROCESSES[name] for name in alone})
+        return dataclasses.replace(self, config=config, processes=processes, measures_quiet=False)
 
     def left(self) -> Shape:
         """Let nothing be invoked for a day, so that what is unread then is trimmed."""

@@ -103,8 +103,8 @@ class World:
             worker_box_ms=shape.box_ms,
             handlers_overlap=shape.handlers_overlap,
         )
-        self._processes = Processes(around, self.functions)
         self._machine = StateMachine(around, self.functions, max_loops=shape.max_loops)
+        self._processes = Processes(around, self.functions, self._machine)
         self._hands = OtherHands(around, self.leases)
         self._rewinder = RewindingPerson(
             around,
@@ -189,10 +189,10 @@ class World:
         self._end()
 
     def _run_managers(self) -> None:
-        """Let there be processes, each of which stands for manager, or a scheduled function."""
+        """Let there be processes, each of which stands for manager, or a scheduled one, or both."""
         for number in range(self._shape.processes):
             self._around.spawn(self._processes.keep(number), f"process {number}")
-        if not self._shape.processes:
+        if not self._shape.processes or self._shape.config.spill:
             self._around.spawn(self._schedule(), "schedule")
 
     async def _stand_still(self) -> None:

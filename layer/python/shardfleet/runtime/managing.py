@@ -6,13 +6,9 @@ import asyncio
 import gc
 from typing import Any
 
-from msgspec.structs import replace
-
 from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
 from shardfleet.adapters.step_functions import StepFunctionsLauncher
-from shardfleet.config import WIRED, FleetConfig
-from shardfleet.domain.slots.offers import LAMBDA
-from shardfleet.domain.slots.rooms import Rooms
+from shardfleet.config import WIRED
 from shardfleet.engine.manager.loop import run_manager
 from shardfleet.engine.manager.turn import ManagerPorts
 from shardfleet.engine.ports import WorkerLauncher
@@ -64,7 +60,10 @@ async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
     async with invocation.invocation(sandbox, context, MANAGER, scheduled_runs=1) as threads:
         ports = manager_ports(sandbox, threads, worker_launcher(sandbox, threads))
         if sandbox.config.spill:
-            ports = _beside_processes(sandbox.config, ports)
+            # No other fleet's start waits for it.
+            from shardfleet.engine.manager.spill import beside_processes  # noqa: PLC0415
+
+            ports = beside_processes(sandbox.config, ports)
         run_ms = min(sandbox.config.max_manager_ms, left_ms)
         return await run_manager(sandbox.config, ports, run_ms=run_ms)
 
@@ -84,23 +83,6 @@ def manager_ports(sandbox: Sandbox, threads: TurnThreads, launcher: WorkerLaunch
         entropy=sandbox.entropy,
         events=sandbox.events,
     )
-
-
-def _beside_processes(config: FleetConfig, ports: ManagerPorts) -> ManagerPorts:
-    # What only a fleet that spills needs no other's start waits for.
-    from shardfleet.engine.manager.spill import SpillLauncher  # noqa: PLC0415
-    from shardfleet.engine.state.offers import Offers  # noqa: PLC0415
-
-    store, clock = ports.state.store.raw, ports.clock
-    offers = Offers(store, host=LAMBDA, clock=clock, failover_ms=config.failover_ms)
-
-    async def rooms() -> Rooms:
-        found = await offers.rooms()
-        await offers.forget_the_dead(times=1)  # An invocation sees nobody for longer.
-        return found
-
-    launcher = SpillLauncher(offers, ports.launcher, after_ms=config.spill_after_ms)
-    return replace(ports, launcher=launcher, rooms=rooms)
 
 
 def worker_launcher(sandbox: Sandbox, threads: TurnThreads) -> StepFunctionsLauncher:

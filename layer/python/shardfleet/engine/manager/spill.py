@@ -8,9 +8,28 @@ the execution, whose name and input are the offer's (hazard H3).
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.offers import LAMBDA, Offer
+from shardfleet.domain.slots.rooms import Rooms
+from shardfleet.engine.manager.turn import ManagerPorts
 from shardfleet.engine.ports import ExecutionStatus, WorkerLauncher
 from shardfleet.engine.state.offers import Offers
+
+
+def beside_processes(config: FleetConfig, ports: ManagerPorts) -> ManagerPorts:
+    """Return the ports of the scheduled manager of a fleet that spills."""
+    store, clock = ports.state.store.raw, ports.clock
+    offers = Offers(store, host=LAMBDA, clock=clock, failover_ms=config.failover_ms)
+
+    async def rooms() -> Rooms:
+        found = await offers.rooms()
+        await offers.forget_the_dead(times=1)  # An invocation sees nobody for longer.
+        return found
+
+    launcher = SpillLauncher(offers, ports.launcher, after_ms=config.spill_after_ms)
+    return replace(ports, launcher=launcher, rooms=rooms)
 
 
 class SpillLauncher:
