@@ -109,7 +109,6 @@ def test_what_lambda_runs_beside_processes_leaves_first_whatever_it_holds():
     ("hosts", "offered", "bought", "leases", "least"),
     [
         (0, 0, 0, 8, 0),  # nobody but Lambda, which is sized by leases and load
-        (0, 0, 3, 8, 0),
         (2, 2, 0, 8, 2),  # a slot for each process
         (2, 0, 0, 8, 2),
         (3, 3, 0, 2, 2),  # but for no more than there are leases
@@ -133,6 +132,7 @@ def test_there_are_as_many_slots_as_processes_and_one_for_who_has_none(
 
 def test_where_all_is_lambda_s_or_all_is_the_processes_nothing_is_bought():
     assert Rooms().bought([a_slot(1)]) == frozenset()
+    assert Rooms(carried=frozenset()).bought([a_slot(1)]) == frozenset()
     assert Rooms(hosts=frozenset({"pod"})).least([a_slot(1)], unfinished=4) == 1
 
 

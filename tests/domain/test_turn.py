@@ -12,6 +12,8 @@ from shardfleet.domain.leases.lease import Survey
 from shardfleet.domain.reasons import Pause, RecordsCame
 from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Nap
+from shardfleet.domain.slots.rooms import Rooms
+from shardfleet.domain.slots.sizing import Pace
 from shardfleet.domain.slots.slot import Slot, SlotState
 from shardfleet.domain.slots.upkeep import SlotTask
 from shardfleet.domain.turn import TurnSnapshot, plan_turn
@@ -115,6 +117,27 @@ def test_a_slot_that_is_to_leave_gives_its_leases_to_the_others_in_the_same_turn
     assert tasks == {"s0001": SlotTask.NOTHING, "s0002": SlotTask.LEAVE}
     assert given(plan) == {RIGHT: AssignmentKind.STEAL}
     assert plan.graceful == {"f-s0001", "f-s0002"}
+
+
+@pytest.mark.parametrize(("busy", "leaves"), [(-1, False), (100, True)])
+def test_a_slot_that_lambda_runs_beside_a_process_leaves_by_its_handler_s_time(busy, leaves):
+    """Its CPU, a share of one, is all in use; unless nothing else is known, that says little."""
+    process, bought = (
+        replace(RUNNING, slot_id=f"s000{n}", worker_id=f"f-s000{n}", busy=200, cpu=200)
+        for n in (1, 2)
+    )
+    plan = plan_turn(
+        a_config(spill=True),
+        a_snapshot(
+            f"{LEFT} at 5 by f-s0001",
+            f"{RIGHT} at 5 by f-s0002",
+            slots=[process, replace(bought, busy=busy, cpu=1_000)],
+            rooms=Rooms(hosts=frozenset({"pod"}), carried=frozenset({"f-s0001"})),
+            pace=Pace(surplus_ms=NOW - 180_000),
+        ),
+    )
+    tasks = {each.slot_id: each.task for each in plan.slots.decisions}
+    assert tasks["s0002"] == (SlotTask.LEAVE if leaves else SlotTask.NOTHING)
 
 
 def test_only_a_turn_that_may_have_lost_a_lease_asks_for_evidence_and_only_once():

@@ -649,7 +649,7 @@ def _slots(
     bought = rooms.bought(snapshot.slots)
     least = rooms.least(snapshot.slots, unfinished=len(unfinished))
     sizing = plan_size(
-        _slot_needs(config, snapshot, unfinished, held=beside.holders),
+        _slot_needs(config, snapshot, unfinished, held=beside.holders, bought=bought),
         unfinished=to_read,
         pace=snapshot.pace,
         limits=_sizing_limits(config, least=least),
@@ -703,8 +703,13 @@ def _slot_needs(
     unfinished: Sequence[Lease],
     *,
     held: Mapping[str, int],
+    bought: Collection[str],
 ) -> list[SlotNeed]:
-    """Return what each slot that stays, and does not stand still, has to do."""
+    """
+    Return what each slot that stays, and does not stand still, has to do.
+
+    The CPU of one that Lambda runs beside processes is of a share of one: it says little of theirs.
+    """
     now_ms, silent_ms = snapshot.at_ms, _silent_ms(config)
     alive = [s for s in snapshot.slots if not stands_still(s, now_ms=now_ms, silent_ms=silent_ms)]
     staying = sorted((slot for slot in alive if stays(slot)), key=lambda slot: slot.slot_id)
@@ -717,7 +722,8 @@ def _slot_needs(
     )
     needs = []
     for slot in staying:
-        used = slot.usage.utilisation().values() if slot.state is SlotState.RUNNING else ()
+        usage = slot.usage.of_handler() if slot.slot_id in bought else slot.usage
+        used = usage.utilisation().values() if slot.state is SlotState.RUNNING else ()
         behind = [lags[k] for k in slot.lags_ms if k in lags and k not in snapshot.stopped]
         needs.append(
             SlotNeed(

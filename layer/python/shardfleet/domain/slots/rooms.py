@@ -24,8 +24,8 @@ class Rooms(Struct, frozen=True, kw_only=True):
     carried: frozenset[str] | None = None
 
     def bought(self, slots: Iterable[Slot]) -> frozenset[str]:
-        """Return the ids of the slots that Lambda runs, and that are to stay."""
-        if self.carried is None:
+        """Return the ids of the slots that Lambda runs beside processes, and that are to stay."""
+        if self.carried is None or not self.hosts:
             return frozenset()
         return frozenset(
             slot.slot_id for slot in slots if stays(slot) and slot.worker_id not in self.carried

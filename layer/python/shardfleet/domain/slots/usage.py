@@ -36,6 +36,10 @@ class Usage(Struct, frozen=True):
         known = {"busy": self.busy, "cpu": self.cpu}
         return {name: value / 10 for name, value in known.items() if value != UNKNOWN}
 
+    def of_handler(self) -> Usage:
+        """Return the handler's time alone, if it is known: what a slot on any machine compares."""
+        return self if self.busy == UNKNOWN else Usage(busy=self.busy)
+
     def differs_from(self, other: Usage, *, by: int) -> bool:
         """Return whether either part differs by so many thousandths."""
         return abs(self.busy - other.busy) >= by or abs(self.cpu - other.cpu) >= by
