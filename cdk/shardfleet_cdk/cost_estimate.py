@@ -82,8 +82,7 @@ def fan_out_cost() -> str:
     hours, gigabyte = fan_out_per_month(1), PRICES.consumer_gb
     return (
         f"records are pushed (enhanced fan-out): ${hours:,.2f} a month and shard, counted above, "
-        f"and ${gigabyte} for each GB read, which is not ({_LIST}); the consumer is paid for while "
-        "the fleet sleeps, too."
+        f"and ${gigabyte} for each GB read, which is not ({_LIST})."
     )
 
 

@@ -19,6 +19,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.instants import instant_ms
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.fleet_options import ExpertOptions, FleetOptions
+from shardfleet_ops.cost.model import fan_out_per_month
 
 ARGUMENT_OF = {
     **dict.fromkeys(FleetOptions.__annotations__, "config"),
@@ -128,6 +129,22 @@ def check_times(config: FleetConfig, *, worker_timeout_s: int, manager_timeout_s
     if problems:
         message = "configuration: " + "; ".join(problems)
         raise ConfigurationError(message)
+
+
+def check_reading(config: FleetConfig) -> None:
+    """
+    Refuse what makes no sense where records are pushed.
+
+    Raises:
+        ConfigurationError: a shard sleeps to cost next to nothing, and its consumer never does.
+
+    """
+    if config.consumer_arn and config.sleep:
+        price = fan_out_per_month(1)
+        raise ConfigurationError(
+            "sleep: True found, False allowed where records are pushed (`reading`): for that a "
+            f"shard costs ${price:,.2f} a month, asleep or awake"
+        )
 
 
 def manager_config(

@@ -20,7 +20,7 @@ from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from shardfleet.errors import ConfigurationError
-from shardfleet_cdk.options import FleetTables, Operations, WorkerOptions
+from shardfleet_cdk.options import FanOut, FleetTables, Operations, WorkerOptions
 from shardfleet_ops.template import arns
 from shardfleet_ops.template.reading import spelled
 
@@ -55,6 +55,7 @@ def references_of_fleet(
     stream: kinesis.IStream,
     function: lambda_.IFunction | None,
     *,
+    reading: FanOut | None,
     worker: WorkerOptions,
     tables: FleetTables,
     operations: Operations,
@@ -63,6 +64,10 @@ def references_of_fleet(
     yield from _of_stream("stream", stream)
     if function:
         yield Reference(option="handler", arn=function.function_arn, kind=arns.FUNCTION)
+    if reading and reading.consumer_arn:
+        option, arn = "reading.consumer_arn", reading.consumer_arn
+        of = stream.stream_arn
+        yield Reference(option=option, arn=arn, kind=arns.CONSUMER, own_region=False, region_of=of)
     for layer in worker.layers:
         yield Reference(option="worker.layers", arn=layer.layer_version_arn, kind=arns.LAYER)
     if table := tables.lease_table:

@@ -20,8 +20,8 @@ from shardfleet_cdk.fleet_config import divided
 from shardfleet_cdk.handler_code import HandlerCode
 from shardfleet_cdk.lease_table import OWNER_INDEX
 from shardfleet_cdk.monitoring import AlarmLevel, AlarmSetting, MonitoringOptions
-from shardfleet_cdk.options import FleetTables, Operations, WorkerOptions
-from shardfleet_cdk.stack_settings import StackSettings, read_settings
+from shardfleet_cdk.options import FanOut, FleetTables, Operations, WorkerOptions
+from shardfleet_cdk.stack_settings import FAN_OUT, POLLING, StackSettings, read_settings
 
 RETENTION_HOURS = 24  # Kinesis: the least, and free.
 
@@ -70,6 +70,7 @@ class ShardFleetStack(Stack):
             stream=self.stream,
             handler=self._handler(settings, project),
             spill=settings.spill,
+            reading=_reading(settings.reading),
             **divided(settings.config or {}),
             worker=WorkerOptions(**(settings.worker or {})),
             tables=FleetTables(lease_table=self._existing_lease_table(settings)),
@@ -160,6 +161,12 @@ class ShardFleetStack(Stack):
             CfnOutput(
                 self, f"{name}Output", value=value, description=description
             ).override_logical_id(name)
+
+
+def _reading(wanted: str) -> FanOut | None:
+    if wanted == POLLING:
+        return None
+    return FanOut(consumer_arn=None if wanted == FAN_OUT else wanted)
 
 
 def _leveled(change: Mapping[str, Any]) -> dict[str, Any]:

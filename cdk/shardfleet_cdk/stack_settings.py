@@ -15,15 +15,17 @@ from typing import Any
 
 from shardfleet.errors import ConfigurationError
 from shardfleet_cdk.lambda_platform import MACHINES, RUNTIMES
-from shardfleet_ops.template.arns import FUNCTION, KEY, STREAM, TOPIC, ArnKind, arn_fault
+from shardfleet_ops.template.arns import CONSUMER, FUNCTION, KEY, STREAM, TOPIC, ArnKind, arn_fault
 
 PREFIX = "shardfleet:"
+POLLING, FAN_OUT = "polling", "fan-out"
 _NAME = re.compile(r"[\w-]{1,64}")  # Of a Lambda function.
 # Of `MonitoringOptions`; the topics by their ARNs.
 MONITORING_OPTIONS = (
     *("page", "notice", "alarms", "by_cause", "retention_hours", "runbook", "dashboard"),
 )
 ALARM_SETTINGS = ("threshold", "datapoints", "periods", "level")
+CHOICES = {"architecture": MACHINES, "runtime": RUNTIMES, "removal": ("retain", "destroy")}
 WORKER_OPTIONS = ("memory_mb", "timeout_s", "environment", "reserved_concurrency", "max_loops")
 
 
@@ -63,6 +65,11 @@ class StackSettings:
         kinds=(bool,),
         doc="true: Lambda runs only what no process of `shardfleet work --stack` takes",
     )
+    reading: str = _setting(
+        POLLING,
+        (str,),
+        f"{POLLING}; {FAN_OUT}: records are pushed by a consumer that is made; or the ARN of one",
+    )
     architecture: str = _setting("arm64", (str,), "processor of the functions: arm64 or x86_64")
     runtime: str = _setting("python3.14", (str,), f"their Python: {', '.join(RUNTIMES)}")
     sdk_services: Sequence[str] | None = _setting(
@@ -99,17 +106,13 @@ class StackSettings:
         function = str(self.handler_function)
         if function and not _NAME.fullmatch(function):
             problems += _arn_problems("handler_function", function, FUNCTION)
-        if self.architecture not in MACHINES:
-            problems.append(
-                f"{PREFIX}architecture: {self.architecture!r} found, "
-                f"{' or '.join(MACHINES)} allowed"
-            )
-        if self.runtime not in RUNTIMES:
-            problems.append(
-                f"{PREFIX}runtime: {self.runtime!r} found, one of {', '.join(RUNTIMES)} allowed"
-            )
-        if self.removal not in ("retain", "destroy"):
-            problems.append(f"{PREFIX}removal: {self.removal!r} found, retain or destroy allowed")
+        if self.reading not in (POLLING, FAN_OUT):
+            problems += _arn_problems("reading", self.reading, CONSUMER)
+        problems += [
+            f"{PREFIX}{name}: {getattr(self, name)!r} found, one of {', '.join(allowed)} allowed"
+            for name, allowed in CHOICES.items()
+            if getattr(self, name) not in allowed
+        ]
         if isinstance(self.stream, str):
             problems += _arn_problems("stream", self.stream, STREAM)
         if isinstance(self.stream, Mapping):

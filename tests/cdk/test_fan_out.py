@@ -87,3 +87,31 @@ def test_the_option_belongs_to_the_construct(cdk):
 
     with pytest.raises(ConfigurationError, match="consumer_arn: set by `reading`"):
         options_of({"consumer_arn": CONSUMER}, {})
+
+
+def test_a_fleet_that_sleeps_to_cost_little_is_refused_a_consumer_by_the_option_s_name(pushed, cdk):
+    from shardfleet.errors import ConfigurationError  # noqa: PLC0415
+
+    message = r"Fleet: sleep: True found, False allowed .* \$10\.95 a month"
+    with pytest.raises(ConfigurationError, match=message):
+        pushed(cdk.FanOut(), config={"sleep": True})
+
+
+@pytest.mark.parametrize(
+    "arn", [ARN, f"{ARN}/consumer/billing", CONSUMER.replace("central", "west")]
+)
+def test_what_is_no_consumer_of_the_stream_is_refused(cdk, new_app, handler_folder, arn):
+    from aws_cdk import Stack  # noqa: PLC0415
+    from aws_cdk import aws_kinesis as kinesis  # noqa: PLC0415
+
+    from shardfleet.errors import ConfigurationError  # noqa: PLC0415
+
+    stack = Stack(new_app(), "Shop")
+    with pytest.raises(ConfigurationError, match=r"reading\.consumer_arn: .* found"):
+        cdk.ShardFleet(
+            stack,
+            "Fleet",
+            stream=kinesis.Stream.from_stream_arn(stack, "Clicks", ARN),
+            handler=cdk.HandlerCode(folder=handler_folder),
+            reading=cdk.FanOut(consumer_arn=arn),
+        )

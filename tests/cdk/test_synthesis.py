@@ -280,8 +280,9 @@ def stack_with():
         ({}, "shardfleet:stream: None found, expected: the stream"),
         ({"config": 3}, "shardfleet:config: 3 found, expected: fields of FleetConfig"),
         ({"config": "{shards"}, "shardfleet:config: no JSON"),
-        ({"removal": "keep"}, "shardfleet:removal: 'keep' found, retain or destroy allowed"),
-        ({"architecture": "arm"}, "shardfleet:architecture: 'arm' found, arm64 or x86_64 allowed"),
+        ({"removal": "keep"}, "shardfleet:removal: 'keep' found, one of retain, destroy allowed"),
+        ({"architecture": "arm"}, "shardfleet:architecture: 'arm' found, one of arm64, x86_64"),
+        ({"reading": "pushed"}, "shardfleet:reading: 'pushed' found (no ARN), arn:"),
         ({"runtime": "3.14"}, "shardfleet:runtime: '3.14' found, one of python3.12, python3.13"),
         ({"worker": {"memory": 1}}, "shardfleet:worker: 'memory' found, one of memory_mb"),
         ({"stream_key": "alias/mine"}, "stream_key: 'alias/mine' found (no ARN), arn:"),
@@ -313,6 +314,16 @@ def test_an_existing_stream_and_lease_table_are_named_in_the_context(stack_with)
 
     assert stack.fleet.config.stream_arn == ARN
     assert stack.fleet.config.lease_table == "kcl-application"
+
+
+def test_the_stack_reads_as_its_context_says(stack_with):
+    def consumer(**settings):
+        return stack_with(stream=ARN, **settings).fleet.config.consumer_arn
+
+    existing = f"{ARN}/consumer/billing:1700000000"
+    assert consumer() == ""
+    assert consumer(reading=existing) == existing
+    assert consumer(reading="fan-out").startswith("${Token[")
 
 
 def test_the_keys_of_an_existing_stream_and_lease_table_are_named_in_the_context(stack_with):

@@ -32,13 +32,16 @@ import software.amazon.kinesis.processor.RecordProcessorCheckpointer;
 import software.amazon.kinesis.processor.ShardRecordProcessor;
 import software.amazon.kinesis.processor.SingleStreamTracker;
 import software.amazon.kinesis.processor.StreamTracker;
+import software.amazon.kinesis.retrieval.RetrievalSpecificConfig;
+import software.amazon.kinesis.retrieval.fanout.FanOutConfig;
 import software.amazon.kinesis.retrieval.polling.PollingConfig;
 
 /**
- * A consumer on the KCL's Scheduler with its default settings, polling: it writes down what it is
- * given, one line a call, in the form of the demo's ledger, and shuts down in order once its
- * standard input ends. A stream that is named as account:name:epoch makes it a consumer of several,
- * by commas.
+ * A consumer on the KCL's Scheduler with its default settings: it writes down what it is given, one
+ * line a call, in the form of the demo's ledger, and shuts down in order once its standard input
+ * ends. A stream that is named as account:name:epoch makes it a consumer of several, by commas. It
+ * polls; with -Dconsumer=ARN records are pushed by that consumer, and if it is empty, by one of its
+ * own, which it registers.
  */
 public final class Consumer {
     public static void main(String[] given) throws Exception {
@@ -49,12 +52,20 @@ public final class Consumer {
         FileOutputStream ledger = new FileOutputStream(given[4], true);
         InitialPositionInStreamExtended start =
                 InitialPositionInStreamExtended.newInitialPosition(InitialPositionInStream.TRIM_HORIZON);
+        String consumer = System.getProperty("consumer");
+        Protocol protocol = consumer == null ? Protocol.HTTP1_1 : Protocol.HTTP2;
         KinesisAsyncClient kinesis = at(KinesisAsyncClient.builder(), endpoint)
-                .httpClientBuilder(NettyNioAsyncHttpClient.builder().protocol(Protocol.HTTP1_1))
+                .httpClientBuilder(NettyNioAsyncHttpClient.builder().protocol(protocol))
                 .build();
         boolean isOne = stream.indexOf(':') < 0;
         StreamTracker tracker = isOne ? new SingleStreamTracker(stream, start) : new Several(stream, start);
-        PollingConfig polling = isOne ? new PollingConfig(stream, kinesis) : new PollingConfig(kinesis);
+        RetrievalSpecificConfig reading = isOne ? new PollingConfig(stream, kinesis) : new PollingConfig(kinesis);
+        if (consumer != null) {
+            reading = new FanOutConfig(kinesis)
+                    .streamName(stream)
+                    .applicationName(application)
+                    .consumerArn(consumer.isEmpty() ? null : consumer);
+        }
         ConfigsBuilder all = new ConfigsBuilder(
                 tracker,
                 application,
@@ -78,7 +89,7 @@ public final class Consumer {
                 all.lifecycleConfig(),
                 all.metricsConfig().metricsFactory(new NullMetricsFactory()),
                 all.processorConfig(),
-                all.retrievalConfig().retrievalSpecificConfig(polling));
+                all.retrievalConfig().retrievalSpecificConfig(reading));
         if (given.length > 5) {
             hurry(scheduler, 120L);
         }

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.interop import story as steps_there_are
 from tests.interop.allowed import unexpected
-from tests.interop.checker import FLEET, JAVA, judge
+from tests.interop.checker import FLEET, JAVA, begins_ms, judge
 from tests.interop.processes import ProcessScene
 from tests.interop.recording import record
 from tests.interop.scene import Disappointed, Scene
@@ -26,6 +26,8 @@ from tests.interop.story import STORIES, quiet
 from tests.interop.versions import VERSIONS
 
 DRAIN_MOST_S, EXAMPLES = 120, 8
+# Of a lease that the other side had, where records are pushed: it may have subscribed just before.
+BEGINS_MOST_MS = 6_000
 
 
 def run(name, folder, given):
@@ -52,7 +54,9 @@ def run(name, folder, given):
         scene.stop_java()
         seen, aggregated, logged = scene.run(), scene.aggregated, scene.java.logged()
     (folder / "owners.json").write_text(json.dumps(seen.history), "utf-8")
-    judged = judge(seen)
+    judged, slowest_ms = judge(seen), max(begins_ms(seen, FLEET), default=0)
+    if version.consumers and slowest_ms > BEGINS_MOST_MS:
+        faults.append(f"the fleet was given records {slowest_ms} ms after it got a lease")
     faults += [f"ended by itself: {each}" for each in died]
     faults += [*judged.faults, *unexpected(logged)]
     return {
@@ -67,6 +71,7 @@ def run(name, folder, given):
         "robbed": len(judged.robbed),
         "expired": len(judged.expired),
         "late_ms": seen.late_ms,
+        "fleet_begins_ms": slowest_ms,
         "repeated": dict(judged.repeated),
         "java_said": dict(logged.most_common()),
         "faults": faults,
@@ -88,6 +93,7 @@ def lines(found):
         f"{found['non_owner_deliveries']}, robbed {found['robbed']}, expired {found['expired']}, "
         f"repeated {found['repeated'] or 0}"
     )
+    yield f"  records after at most {found['fleet_begins_ms']} ms, where the fleet got a lease"
     faults = found["faults"]
     yield from (f"  FAULT {fault:.600}" for fault in faults[:EXAMPLES])
     if len(faults) > EXAMPLES:

@@ -6,6 +6,7 @@ until a handover is over, else its ``leaseOwner`` (protocol.md §3.4).
 """
 
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -234,6 +235,21 @@ def _owned(delivery, run):
         if look.at_ms - SLACK_MS <= delivery.at_ms <= ends_ms:
             return True
     return False
+
+
+def begins_ms(run, side):
+    """Return how long after each lease that a side got of the other it was first given records."""
+    found = []
+    for shard, looks in run.history.items():
+        mine = [each.at_ms for each in run.deliveries if (each.side, each.shard) == (side, shard)]
+        for before, after, following in zip(looks, looks[1:], [*looks[2:], None], strict=False):
+            sides = [side_of(each.effective, run.java) for each in (before, after)]
+            if sides[1] != side or sides[0] in (None, side) or after.is_finished:
+                continue
+            until_ms = following.at_ms if following else math.inf
+            its = (at_ms for at_ms in mine if after.at_ms <= at_ms < until_ms)
+            found.append(min(its, default=until_ms) - after.at_ms)
+    return found
 
 
 def moves(history, *, from_ms, to_ms):

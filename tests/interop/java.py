@@ -27,18 +27,21 @@ class JavaConsumer:
         application: name, which is the lease table's.
         jars: folder of the KCL's version that its workers are of if nothing else is said.
         cpu_at: returns where a worker reads its task's CPU, as in ECS; None: they have no CPU.
+        consumer: ARN of the consumer by which records are pushed, empty: one of its own; None: it
+            polls.
 
     Attributes:
         workers: worker id to its process, those that have ended too.
 
     """
 
-    def __init__(self, folder, aws, *, stream, application, jars, cpu_at=None):
+    def __init__(self, folder, aws, *, stream, application, jars, cpu_at=None, consumer=None):
         self._folder = folder
         self._aws = aws
         self._given = [aws.endpoint_url, stream, application]
         self._jars = jars
         self._cpu_at = cpu_at
+        self._reading = [] if consumer is None else [f"-Dconsumer={consumer}"]
         self._ended = set()
         self.ledger = folder / "java.jsonl"
         self.workers = {}
@@ -71,6 +74,7 @@ class JavaConsumer:
                 [
                     tool("java"),
                     *options,
+                    *self._reading,
                     "Consumer",
                     *self._given,
                     worker,

@@ -74,33 +74,39 @@ class Scene:
             # As the KCL 2 elects its leader, of two owners it is the one who comes first.
             | ({"max_workers": 1} if self.version.before else {}),
             "shardfleet:monitoring": False,
+            "shardfleet:reading": self._consumer
+            or ("fan-out" if self.version.consumers else "polling"),
         }
         self._template = synthesized(self._folder / "cdk.out", FleetPlan(context=context))
         return self._ledger.environment(handler_of(self._template))
 
     def __enter__(self):
-        environment = self._environment()
         with ExitStack() as stack:
             self.aws = stack.enter_context(
-                EmbeddedAws(
-                    enforce_iam=True,
-                    lambda_environment=environment,
-                    behaviour=AwsBehaviour(index_built_s=INDEX_BUILT_S),
-                )
+                EmbeddedAws(enforce_iam=True, behaviour=AwsBehaviour(index_built_s=INDEX_BUILT_S))
             )
             self.kinesis = self.aws.client("kinesis")
             self.kinesis.create_stream(StreamName=STREAM, ShardCount=self.shards)
             self.kinesis.get_waiter("stream_exists").wait(StreamName=STREAM)
+            self._consumer = self._registered()
+            self.aws.set_lambda_environment(self._environment())
             self.watcher = stack.enter_context(LeaseWatcher(self.aws, APPLICATION, self._heard))
             java = JavaConsumer(
                 self._folder, self.aws, stream=STREAM, application=APPLICATION,
-                jars=self.version.jars, cpu_at=self._cpu_at(stack),
+                jars=self.version.jars, cpu_at=self._cpu_at(stack), consumer=self._consumer,
             )  # fmt: skip
             self.java = stack.enter_context(java)
             stack.callback(self._is_enough.set)
             stack.callback(self._end_commands)
             self._stack = stack.pop_all()
         return self
+
+    def _registered(self):
+        """Return the ARN that Java is told; empty: it makes a consumer itself; None: it polls."""
+        if self.version.consumers != 1:
+            return "" if self.version.consumers else None
+        made = self.kinesis.register_stream_consumer(StreamARN=STREAM_ARN, ConsumerName="shared")
+        return made["Consumer"]["ConsumerARN"]
 
     def _cpu_at(self, stack):
         """Return where Java's workers read their CPU, by worker; None: they have none."""
@@ -364,6 +370,10 @@ class Scene:
     def _deliveries(self):
         java = deliveries(self.java.ledger, JAVA)
         return [*java, *deliveries(self._ledger.path, FLEET)]
+
+    @property
+    def fed(self):
+        return len(self._sent)
 
     @property
     def aggregated(self):

@@ -23,6 +23,7 @@ DEAD_FLEET_MOST_S = 150
 UPGRADE_MOST_S, SWITCH_S = 660, 100
 # Java's leader evens out a part each minute, and a dead worker's row draws leases for as long.
 CPU_SHARE_MOST_S = 480
+FED_LEAST, FED_MOST_S = 50_000, 400
 UNTOUCHED_S, KEPT_S, SETTLE_S, CANNOT_S = 30, 10, 180, 60
 _TO_FLEET = (
     MigrationTask.HIDE, MigrationTask.AWAIT_HIDDEN, MigrationTask.MOVE,
@@ -438,6 +439,11 @@ def process_is_killed(scene):
     return {"seconds": seconds} | _kept_by_cpu(scene)
 
 
+def enough_is_fed(scene):
+    seconds = scene.until(lambda: scene.fed >= FED_LEAST, FED_MOST_S, f"{FED_LEAST:,} records")
+    return {"seconds": seconds} | _shared(scene)
+
+
 def _kept_by_cpu(scene):
     scene.rest(KEPT_S)
     shares = scene.shares_by_cpu()
@@ -481,5 +487,12 @@ STORIES = {
     **dict.fromkeys(
         ("3.1-processes", "3.5-processes"),
         (java_begins, processes_join, rows_have_cpu, process_ends, process_is_killed),
+    ),
+    **dict.fromkeys(
+        ("3.1-one-consumer", "3.1-two-consumers", "3.5-one-consumer", "3.5-two-consumers"),
+        (
+            java_begins, fleet_joins, migrates_to_fleet, migrates_to_java, fleet_resumes,
+            worker_is_killed, java_is_killed, java_joins_after_a_kill, enough_is_fed,
+        ),
     ),
 }  # fmt: skip

@@ -36,6 +36,7 @@ class Version:
         is_long: it is run when it is asked for by its name, and not with the others.
         shards: of the stream; 0: as many as usual.
         processes: of `shardfleet work` that are its fleet, balanced with Java by CPU; 0: a stack.
+        consumers: by which records are pushed to both, one for each or one for both; 0: both poll.
 
     """
 
@@ -46,6 +47,7 @@ class Version:
     is_long: bool = False
     shards: int = 0
     processes: int = 0
+    consumers: int = 0
 
     @property
     def jars(self):
@@ -94,5 +96,9 @@ VERSIONS = {
                  Version("3.1-aborted-alone", IN_WHEEL, is_long=True),
                  Version("2.7-aborted", "2.7.2", hands_over=False, is_long=True),
                  Version("3.1-processes", IN_WHEEL, is_long=True, shards=24, processes=2),
-                 Version("3.5-processes", "3.5.1", is_long=True, shards=24, processes=2))
+                 Version("3.5-processes", "3.5.1", is_long=True, shards=24, processes=2),
+                 Version("3.1-one-consumer", IN_WHEEL, is_long=True, consumers=1),
+                 Version("3.1-two-consumers", IN_WHEEL, is_long=True, consumers=2),
+                 Version("3.5-one-consumer", "3.5.1", is_long=True, consumers=1),
+                 Version("3.5-two-consumers", "3.5.1", is_long=True, consumers=2))
 }  # fmt: skip

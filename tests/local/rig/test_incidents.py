@@ -40,6 +40,7 @@ class Fleet:
     """As much of a `RunningFleet` as incidents touch."""
 
     stream_arn = "arn"
+    is_pushed = False
 
     def __init__(self, shards=4):
         self.open = [
@@ -176,14 +177,27 @@ def test_a_throttled_shard_is_neither_merged_nor_a_reason_to_kill():
         fleet = at_work()
         log = trouble(fleet, "throttle", "merge", "kill worker", seed=seed)
 
-        (fault,) = fleet.faults
+        fault, silence = fleet.faults
         assert fault["DurationMs"] == THROTTLED_MS
+        assert (fault["Kind"], silence) == ("ThrottleReads", fault | {"Kind": "Silence"})
         throttle, _, kill = log
         assert throttle.shard_ids == (fault["ShardId"],)
         assert 0 <= throttle.until_ms - throttle.at_ms - THROTTLED_MS <= 1
         (merge,) = fleet.calls
         assert fault["ShardId"] not in (merge["ShardToMerge"], merge["AdjacentShardToMerge"])
         assert set(kill.shard_ids) != {fault["ShardId"]}
+
+
+@pytest.mark.parametrize("is_pushed", [False, True])
+def test_answers_that_are_wrong_are_of_the_way_in_which_records_are_read(is_pushed):
+    fleet = Fleet()
+    fleet.is_pushed = is_pushed
+    for seed in range(30):
+        trouble(fleet, "wrong answer", seed=seed)
+    of_subscriptions = {"Reset", "TakeOver", "Silence"}
+    kinds = {fault["Kind"] for fault in fleet.faults}
+    assert kinds & of_subscriptions == (of_subscriptions if is_pushed else set())
+    assert {"EmptyReads", "EndWithoutChildren"} <= kinds
 
 
 def test_incidents_happen_at_their_time_and_are_told():

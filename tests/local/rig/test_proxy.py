@@ -4,8 +4,10 @@ import http.client
 import http.server
 import json
 import random
+import socket
+import socketserver
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import ClassVar
 
 import boto3
@@ -58,11 +60,17 @@ class Fixed:
         return self.faults.pop(0) if self.faults else None
 
 
+class Echo(socketserver.StreamRequestHandler):
+    def handle(self):
+        while data := self.connection.recv(65_536):
+            self.connection.sendall(data)
+
+
 @contextmanager
-def proxied(*faults):
+def proxied(*faults, service=Service):
     Service.served = []
     dice = Fixed(*faults)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), service) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -175,6 +183,32 @@ def test_boto3_finds_the_proxy_and_reads_the_injected_code(monkeypatch):
             assert refusal.value.response["Error"]["Code"] == fault.code
 
     assert dice.asked == [("DynamoDB", "DescribeTable"), ("Kinesis", "ListShards")]
+
+
+def a_frame(kind, payload):
+    """RFC 9113, section 4.1: length, type, flags, stream."""
+    return len(payload).to_bytes(3, "big") + bytes((kind, 4, 0, 0, 0, 1)) + payload
+
+
+def test_frames_of_http_2_pass_through_and_a_fault_of_a_request_breaks_the_connection_off():
+    headers, data = a_frame(1, b"request" * 3_000), a_frame(0, b"")
+    begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + a_frame(4, b"")
+    slow, cut = Misfortune(CallFault.SLOW, delay_ms=1), Misfortune(CallFault.CUT)
+    with proxied(None, slow, cut, service=Echo) as (proxy, dice):
+        host, port = proxy.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as client:
+            passed = begin + headers + data + headers + data
+            client.sendall(passed)
+            assert client.makefile("rb").read(len(passed)) == passed
+            client.sendall(headers + data)
+            with suppress(ConnectionResetError):
+                assert not client.recv(1)
+    assert dice.asked == [("Kinesis", "SubscribeToShard")] * 3
+
+
+def test_what_befalls_a_subscription_befalls_its_connection():
+    kinds = {fault.kind for fault in rolls(1, "SubscribeToShard")[1] if fault}
+    assert kinds == {CallFault.CUT, CallFault.SLOW}
 
 
 def rolls(seed, operation, count=2_000):

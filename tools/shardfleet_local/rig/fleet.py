@@ -32,6 +32,8 @@ from shardfleet_local.rig.proxy import FaultDice, FaultyProxy
 
 HANDLER_VARIABLE = "SHARDFLEET_HANDLER"
 FUNCTION_VARIABLE = "SHARDFLEET_HANDLER_FUNCTION"
+READING, POLLING, FAN_OUT = "shardfleet:reading", "polling", "fan-out"
+"""A key of the context, and what it may say."""
 
 Context = Mapping[str, Any]
 
@@ -61,6 +63,24 @@ class FleetPlan:
     cache: AssemblyCache | None = None
     dice: FaultDice | None = None
 
+    @property
+    def is_pushed(self) -> bool:
+        """Return whether the context says that records are pushed."""
+        return bool(self.context.get(READING, POLLING) != POLLING)
+
+
+def reading_context(reading: str) -> Context:
+    """
+    Return the context of a way to read.
+
+    Raises:
+        ConfigurationError: there is no such way.
+
+    """
+    if reading not in (POLLING, FAN_OUT):
+        raise ConfigurationError(f"--reading {reading}: {POLLING} or {FAN_OUT} expected")
+    return {} if reading == POLLING else {READING: reading}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningFleet:
@@ -72,6 +92,7 @@ class RunningFleet:
         stack: what was deployed.
         ledger: what its handlers have finished.
         template: the synthesized template's file.
+        is_pushed: whether its records are.
 
     """
 
@@ -79,6 +100,7 @@ class RunningFleet:
     stack: StackOutputs
     ledger: DemoLedger
     template: Path
+    is_pushed: bool = False
 
     @property
     def stream_arn(self) -> str:
@@ -219,7 +241,13 @@ def running_fleet(
             say("deploying the stack")
             name = template.name.removesuffix(".template.json")
             stack = deploy(template.parent, name, aws)
-            yield RunningFleet(aws=aws, stack=stack, ledger=ledger, template=template)
+            yield RunningFleet(
+                aws=aws,
+                stack=stack,
+                ledger=ledger,
+                template=template,
+                is_pushed=plan.is_pushed,
+            )
             say("stopping everything")
 
 

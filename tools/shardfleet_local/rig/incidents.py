@@ -54,6 +54,9 @@ WRONG_ANSWERS = (
 )
 """What no proxy can do: answers of the stream that are wrong without being errors."""
 
+WRONG_PUSHES = tuple({"Kind": kind, "Count": 1} for kind in ("Reset", "TakeOver", "Silence"))
+"""The same of subscriptions, where records are pushed."""
+
 KILL_WORKER, KILL_MANAGER, FREEZE = "kill worker", "kill manager", "freeze"
 SPLIT, MERGE, THROTTLE, WRONG_ANSWER = "split", "merge", "throttle", "wrong answer"
 STRIKE = "strike"
@@ -334,16 +337,15 @@ class Troublemaker:
 
     def _throttle(self) -> str | None:
         shard_id = self._random.choice(open_shards(self._fleet.shards())).shard_id
-        self._fleet.inject(
-            {"Kind": "ThrottleReads", "ShardId": shard_id, "DurationMs": THROTTLED_MS}
-        )
+        for kind in ("ThrottleReads", "Silence"):  # Whichever way it is read.
+            self._fleet.inject({"Kind": kind, "ShardId": shard_id, "DurationMs": THROTTLED_MS})
         until_ms = self._clock.now_ms() + THROTTLED_MS
         text = f"{short(shard_id)} refuses every read for {THROTTLED_MS // 1000} s"
         self._note(THROTTLE, text, shard_ids=(shard_id,), until_ms=until_ms)
         return None
 
     def _answer_wrongly(self) -> str | None:
-        fault = self._random.choice(WRONG_ANSWERS)
+        fault = self._random.choice(WRONG_ANSWERS + WRONG_PUSHES * self._fleet.is_pushed)
         self._fleet.inject(fault)
         self._note(WRONG_ANSWER, f"the stream answers wrongly: {fault['Kind']}")
         return None

@@ -150,6 +150,11 @@ def running_processes(
         }
         environment = {**os.environ, **aws.environment(), **plan.environment}
         environment |= ledger.environment("quiet:handle")
+        if plan.is_pushed:
+            made = kinesis.register_stream_consumer(
+                StreamARN=outputs["StreamArn"], ConsumerName=APPLICATION
+            )
+            environment["SHARDFLEET_CONSUMER_ARN"] = made["Consumer"]["ConsumerARN"]
         if plan.dice:
             proxy = opened.enter_context(FaultyProxy(aws.endpoint_url, plan.dice, key=aws.key))
             environment |= proxy.environment()
@@ -158,6 +163,7 @@ def running_processes(
         for table in (APPLICATION, f"{APPLICATION}-fleet"):
             aws.client("dynamodb").get_waiter("table_exists").wait(TableName=table)
         yield ProcessFleet(
+            is_pushed=plan.is_pushed,
             aws=aws,
             stack=StackOutputs(stack_name=APPLICATION, template_sha256="", outputs=outputs),
             ledger=ledger,

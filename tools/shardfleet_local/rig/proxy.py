@@ -11,11 +11,13 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import socket
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +42,12 @@ SLOW_MS = (200, 1_500)
 WRITES = frozenset({"PutItem", "UpdateItem", "DeleteItem", "StartExecution"})
 
 
+# HTTP/2 (RFC 9113): how a connection begins, and the head of a frame.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_HEAD_BYTES, _KIND_AT, _HEADERS = 9, 3, 1
+_CHUNK_BYTES = 65_536
+
+
 class CallFault(StrEnum):
     """What becomes of one call; the values name it in the result."""
 
@@ -53,6 +61,9 @@ class CallFault(StrEnum):
     SLOW = "slow"  # done and answered, later than usual: no error
 
 
+# What befalls a subscription's connection, which carries those to other shards as well.
+_SUBSCRIBE = "SubscribeToShard"
+_OF_CONNECTIONS = (CallFault.CUT, CallFault.SLOW)
 _ANY = (CallFault.THROTTLED, CallFault.FAILED, CallFault.CUT, CallFault.REPLY_LOST, CallFault.SLOW)
 
 
@@ -111,7 +122,8 @@ class FaultDice:
             return None
         only_writes = (CallFault.FAILED_AFTER, CallFault.LATE) if operation in WRITES else ()
         only_reads = (CallFault.EXPIRED,) if operation == "GetRecords" else ()
-        kind = self.chance.choice((*_ANY, *only_writes, *only_reads))
+        usual = _OF_CONNECTIONS if operation == _SUBSCRIBE else _ANY
+        kind = self.chance.choice((*usual, *only_writes, *only_reads))
         self.drawn[kind] += 1
         if kind is not CallFault.SLOW:
             self.operations[operation] += 1
@@ -183,6 +195,30 @@ class _Call(BaseHTTPRequestHandler):
     wbufsize = -1  # A reply in one piece: head and body apart would wait for an acknowledgement.
     server: FaultyProxy
 
+    def handle(self) -> None:
+        """Serve calls of HTTP/1.1; what is HTTP/2 from its first byte on goes to AWS as it is."""
+        if self.connection.recv(2, socket.MSG_PEEK) == _PREFACE[:2]:
+            self._tunnel()
+        else:
+            super().handle()
+
+    def _tunnel(self) -> None:
+        """Pass frames on both ways until either side ends, or a request's fault breaks it off."""
+        host, _, port = self.server.upstream.partition(":")
+        with socket.create_connection((host, int(port))) as there:
+            back = threading.Thread(target=_copy, args=(there, self.connection), daemon=True)
+            back.start()
+            there.sendall(self.rfile.read(len(_PREFACE)))
+            while len(head := self.rfile.read(_HEAD_BYTES)) == _HEAD_BYTES:
+                if head[_KIND_AT] == _HEADERS:
+                    fault = self._draw("Kinesis", _SUBSCRIBE)
+                    if fault.kind is CallFault.CUT:
+                        break
+                    time.sleep(fault.delay_ms / 1000)
+                there.sendall(head + self.rfile.read(int.from_bytes(head[:_KIND_AT], "big")))
+            _end(there)
+            back.join()
+
     def do_POST(self) -> None:
         """Serve one call; a reply that does not come breaks the connection."""
         headers = [(name.lower(), value) for name, value in self.headers.items()]
@@ -192,13 +228,16 @@ class _Call(BaseHTTPRequestHandler):
             return
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         service, _, operation = self.headers.get("x-amz-target", "").partition(".")
-        with self.server.rolling:
-            fault = self.server.dice.roll(service.partition("_")[0], operation)
-        answer = self._answer(body, fault or Misfortune(CallFault.SLOW))
+        answer = self._answer(body, self._draw(service.partition("_")[0], operation))
         if answer is None:
             self.close_connection = True
         else:
             self._reply(*answer)
+
+    def _draw(self, service: str, operation: str) -> Misfortune:
+        with self.server.rolling:
+            fault = self.server.dice.roll(service, operation)
+        return fault or Misfortune(CallFault.SLOW)
 
     def _answer(self, body: bytes, fault: Misfortune) -> Answer | None:
         if fault.code:
@@ -232,6 +271,18 @@ class _Call(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(_CHUNK_BYTES):
+            target.sendall(data)
+    _end(target)
+
+
+def _end(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _error(status: int, code: str) -> Answer:

@@ -5,6 +5,7 @@ Chaos goes on for minutes, with processes killed and calls to AWS failing.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from shardfleet_local.rig.outcome import Outcome
 
 RECORDS = 24_000
+ReadingOption = Annotated[
+    str, typer.Option(help="How records are read: polling, or fan-out, which pushes them.")
+]
 
 
 def demo(
@@ -57,6 +61,7 @@ def demo(
     concurrency: Annotated[
         int, typer.Option(min=1, help="Lambda's concurrency in the account; a new one has 10.")
     ] = 1_000,
+    reading: ReadingOption = "polling",
     seed: Annotated[int, typer.Option(help="Of the click stream and of every choice.")] = 1,
     output: Annotated[
         Path, typer.Option(help="Folder for result.json, report.html and picture.svg.")
@@ -66,7 +71,7 @@ def demo(
     """Run the fleet on an embedded AWS, feed it, break it on purpose, and judge what came out."""
     from shardfleet_local.aws.settings import AwsBehaviour
     from shardfleet_local.rig.assembly_cache import AssemblyCache, default_folder
-    from shardfleet_local.rig.fleet import FleetPlan
+    from shardfleet_local.rig.fleet import FleetPlan, reading_context
     from shardfleet_local.rig.outcome import RunOptions, result_of, write_result
     from shardfleet_local.rig.picture import write_picture
     from shardfleet_local.rig.report import write_report
@@ -90,6 +95,7 @@ def demo(
         folder=output,
         seed=seed,
         plan=FleetPlan(
+            context=reading_context(reading),
             enforce_iam=enforce_iam,
             behaviour=AwsBehaviour(
                 unkind=unkind, page_items=pages, account_concurrency=concurrency
@@ -192,11 +198,13 @@ def chaos(
     driver: Annotated[
         str, typer.Option(help="What carries the fleet: lambda, or process (`shardfleet work`).")
     ] = "lambda",
+    reading: ReadingOption = "polling",
     seed: Annotated[int, typer.Option(help="Of the click stream and of every choice.")] = 1,
     output: Annotated[Path, typer.Option(help="Folder for result.json.")] = Path("build/chaos"),
     as_json: JsonOption = False,
 ) -> None:
     """Run the fleet while its processes are killed, its shards resharded and its calls fail."""
+    from shardfleet_local.rig.fleet import reading_context
     from shardfleet_local.rig.outcome import chaos_options, result_of, write_result
     from shardfleet_local.rig.run import run_rig
 
@@ -208,6 +216,7 @@ def chaos(
         error_rate=error_rate,
         driver=driver,
     )
+    options = replace(options, plan=replace(options.plan, context=reading_context(reading)))
     with aside(as_json):
         outcome = run_rig(options, _tell_line)
     file, result = write_result(outcome, output), result_of(outcome)

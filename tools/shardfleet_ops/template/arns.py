@@ -66,6 +66,12 @@ BUCKET = ArnKind(
     regional=False,
     owned=False,
 )
+CONSUMER = ArnKind(
+    what="a registered consumer of a Kinesis stream",
+    service="kinesis",
+    resource=r"stream/[\w.-]{1,128}/consumer/[\w.-]{1,128}:[0-9]+",
+    shown="stream/<name>/consumer/<name>:<when it was made>",
+)
 FUNCTION = ArnKind(
     what="a Lambda function, or of its version or alias",
     service="lambda",
