@@ -25,7 +25,7 @@ from shardfleet_cdk import cost_estimate, permissions
 from shardfleet_cdk.acknowledgements import UNTRACED, acknowledge
 from shardfleet_cdk.failed_records import FailedRecordDestinations
 from shardfleet_cdk.first_run import FirstRun
-from shardfleet_cdk.fleet_config import check_reading, check_times, manager_config, options_of
+from shardfleet_cdk.fleet_config import check_times, manager_config, options_of
 from shardfleet_cdk.fleet_options import ExpertOptions, FleetOptions
 from shardfleet_cdk.handler_code import HandlerCode
 from shardfleet_cdk.handler_function import config_for, function_of
@@ -155,7 +155,6 @@ class ShardFleet(Construct):
             self.config = self._configure(options, handler, name=fleet_name(self, name))
             times = {"worker_timeout_s": worker.timeout_s, "manager_timeout_s": manager.timeout_s}
             check_times(self.config, **times)
-            check_reading(self.config)
             begin_ms, now_ms = self.config.initial_timestamp_ms, round(time.time() * 1_000)
             refuse_future("initial_timestamp_ms", begin_ms, now_ms=now_ms)
         except ConfigurationError as error:

@@ -92,7 +92,7 @@ def divided(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_times(config: FleetConfig, *, worker_timeout_s: int, manager_timeout_s: int) -> None:
     """
-    Refuse times that the functions' time-outs have no room for.
+    Refuse times that the functions' time-outs have no room for, and sleep that saves nothing.
 
     No handler call starts with less than its time-out left (hazard H10), so a handler allowed
     more than a turn would never run; and a manager cut off by Lambda keeps its turn lock.
@@ -126,25 +126,14 @@ def check_times(config: FleetConfig, *, worker_timeout_s: int, manager_timeout_s
             f"sleep_after_ms: {config.sleep_after_ms} found, at most {box_ms // 2} allowed: half "
             f"of a turn ({box_ms} ms), within which a shard is idle"
         )
+    if config.sleep and config.consumer_arn:
+        problems.append(
+            "sleep: True found, False allowed where records are pushed (`reading`): for that a "
+            f"shard costs ${fan_out_per_month(1):,.2f} a month, asleep or awake"
+        )
     if problems:
         message = "configuration: " + "; ".join(problems)
         raise ConfigurationError(message)
-
-
-def check_reading(config: FleetConfig) -> None:
-    """
-    Refuse what makes no sense where records are pushed.
-
-    Raises:
-        ConfigurationError: a shard sleeps to cost next to nothing, and its consumer never does.
-
-    """
-    if config.consumer_arn and config.sleep:
-        price = fan_out_per_month(1)
-        raise ConfigurationError(
-            "sleep: True found, False allowed where records are pushed (`reading`): for that a "
-            f"shard costs ${price:,.2f} a month, asleep or awake"
-        )
 
 
 def manager_config(

@@ -23,6 +23,10 @@ from shardfleet_cdk.monitoring import AlarmLevel, AlarmSetting, MonitoringOption
 from shardfleet_cdk.options import FanOut, FleetTables, Operations, WorkerOptions
 from shardfleet_cdk.stack_settings import FAN_OUT, POLLING, StackSettings, read_settings
 
+REMOVALS = {
+    "retain": RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE,
+    "destroy": RemovalPolicy.DESTROY,
+}
 RETENTION_HOURS = 24  # Kinesis: the least, and free.
 
 
@@ -58,11 +62,7 @@ class ShardFleetStack(Stack):
             analytics_reporting=False,
         )
         settings = read_settings(self.node.try_get_context)
-        operations = Operations(
-            removal_policy=RemovalPolicy.DESTROY
-            if settings.removal == "destroy"
-            else RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
-        )
+        operations = Operations(removal_policy=REMOVALS[settings.removal])
         self.stream = self._stream(settings, operations)
         self.fleet = ShardFleet(
             self,

@@ -92,7 +92,7 @@ def test_the_option_belongs_to_the_construct(cdk):
 def test_a_fleet_that_sleeps_to_cost_little_is_refused_a_consumer_by_the_option_s_name(pushed, cdk):
     from shardfleet.errors import ConfigurationError  # noqa: PLC0415
 
-    message = r"Fleet: sleep: True found, False allowed .* \$10\.95 a month"
+    message = r"Fleet: configuration: sleep: True found, False allowed .* \$10\.95 a month"
     with pytest.raises(ConfigurationError, match=message):
         pushed(cdk.FanOut(), config={"sleep": True})
 

@@ -92,7 +92,6 @@ class RunningFleet:
         stack: what was deployed.
         ledger: what its handlers have finished.
         template: the synthesized template's file.
-        is_pushed: whether its records are.
 
     """
 
@@ -100,7 +99,12 @@ class RunningFleet:
     stack: StackOutputs
     ledger: DemoLedger
     template: Path
-    is_pushed: bool = False
+
+    @property
+    def is_pushed(self) -> bool:
+        """Return whether its records are pushed: its stream has a consumer."""
+        found = self.aws.client("kinesis").list_stream_consumers(StreamARN=self.stream_arn)
+        return bool(found["Consumers"])
 
     @property
     def stream_arn(self) -> str:
@@ -241,13 +245,7 @@ def running_fleet(
             say("deploying the stack")
             name = template.name.removesuffix(".template.json")
             stack = deploy(template.parent, name, aws)
-            yield RunningFleet(
-                aws=aws,
-                stack=stack,
-                ledger=ledger,
-                template=template,
-                is_pushed=plan.is_pushed,
-            )
+            yield RunningFleet(aws=aws, stack=stack, ledger=ledger, template=template)
             say("stopping everything")
 
 

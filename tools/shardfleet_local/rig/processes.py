@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from shardfleet_local.aws.deploy import StackOutputs
 from shardfleet_local.aws.launcher import EmbeddedAws, WorkerProcess
@@ -151,10 +151,7 @@ def running_processes(
         environment = {**os.environ, **aws.environment(), **plan.environment}
         environment |= ledger.environment("quiet:handle")
         if plan.is_pushed:
-            made = kinesis.register_stream_consumer(
-                StreamARN=outputs["StreamArn"], ConsumerName=APPLICATION
-            )
-            environment["SHARDFLEET_CONSUMER_ARN"] = made["Consumer"]["ConsumerARN"]
+            environment["SHARDFLEET_CONSUMER_ARN"] = _consumer(kinesis, outputs["StreamArn"])
         if plan.dice:
             proxy = opened.enter_context(FaultyProxy(aws.endpoint_url, plan.dice, key=aws.key))
             environment |= proxy.environment()
@@ -163,7 +160,6 @@ def running_processes(
         for table in (APPLICATION, f"{APPLICATION}-fleet"):
             aws.client("dynamodb").get_waiter("table_exists").wait(TableName=table)
         yield ProcessFleet(
-            is_pushed=plan.is_pushed,
             aws=aws,
             stack=StackOutputs(stack_name=APPLICATION, template_sha256="", outputs=outputs),
             ledger=ledger,
@@ -171,6 +167,11 @@ def running_processes(
             kept=kept,
         )
         say("stopping everything")
+
+
+def _consumer(kinesis: Any, stream_arn: str) -> str:
+    made = kinesis.register_stream_consumer(StreamARN=stream_arn, ConsumerName=APPLICATION)
+    return str(made["Consumer"]["ConsumerARN"])
 
 
 def _busy(pid: int) -> WorkerProcess:
