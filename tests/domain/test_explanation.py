@@ -15,6 +15,7 @@ from shardfleet.domain.reasons import (
     ThereAlready,
 )
 from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.slots.usage import HandlerSigns, ShardWay
 from shardfleet.domain.turn_log import Entry, Happening, Place
 from shardfleet_ops.explain.answer import (
     Known,
@@ -67,6 +68,11 @@ def test_a_shard_that_is_read_says_by_whom_since_when_and_why():
     assert (
         found.why == "Nobody had it, so f-s1 was given it: that worker had the fewest shards (0)."
     )
+    signs = HandlerSigns(ways={"1": ShardWay(gap_ms=900)})
+    slot = a_slot(lags_ms={"1": 500}, signs=signs)
+    found = explain_shard(known("1 by f-s1 at 5", slots=[slot]), "1")
+    way = "pushed, at most 0.9 s without an event"
+    assert found.now == f"f-s1 reads it ({way}). It is up to date."
 
 
 @pytest.mark.parametrize(

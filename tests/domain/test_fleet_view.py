@@ -10,7 +10,7 @@ from shardfleet.domain.sleep.pauses import Pauses
 from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.slots.failure import FailureKind
 from shardfleet.domain.slots.slot import Slot, SlotState
-from shardfleet.domain.slots.usage import HandlerSigns
+from shardfleet.domain.slots.usage import HandlerSigns, ShardWay
 from shardfleet_ops.explain.fleet_view import (
     FleetReading,
     LeaseState,
@@ -111,6 +111,20 @@ def test_a_call_that_runs_long_is_told_beside_its_shard_while_it_runs():
     assert summary(reading).remarks == {"it prints: print less": ("s1", "s2")}
     ended = replace(slots[0], turn_open=False)
     assert summary(a_reading("1 at 5 by a", slots=[ended])).long_calls_ms == {}
+
+
+def test_how_a_shard_is_read_is_told_by_the_slot_that_has_it():
+    signs = HandlerSigns(ways={"1": ShardWay(gap_ms=5_240), "2": ShardWay(polled="no right")})
+    stale = HandlerSigns(ways={"1": ShardWay(polled="before it was handed over")})
+    slots = [a_slot("s1", "a", signs=signs), a_slot("s2", "b", signs=stale)]
+    reading = a_reading("1 at 5 by a", "2 at 5 by a", "3 at 5 by b", slots=slots)
+
+    assert [row.way for row in lease_rows(reading)] == [*signs.ways.values(), None]
+    assert [row.why for row in lease_rows(reading)] == [
+        "pushed, at most 5.2 s without an event",
+        "polled for now, for it could not be pushed: no right",
+        "",
+    ]
 
 
 def test_a_finished_lease_is_nobodys_load():

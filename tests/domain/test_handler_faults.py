@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from shardfleet.domain.slots.usage import HandlerSigns
+from shardfleet.domain.slots.usage import HandlerSigns, ShardWay
 from shardfleet_ops.explain.doctor import Severity, diagnose
 from shardfleet_ops.explain.fleet_view import failures
-from tests.domain.builders import a_failing_slot
+from tests.domain.builders import a_failing_slot, a_lease
 from tests.domain.test_diagnosis import HEALTHY, NOW_MS, READING, STOPPED
 
 
@@ -23,6 +23,19 @@ def test_what_a_handler_does_wrong_while_it_works_is_a_warning():
         found[0].found
     )
     assert found[1].found == "s1: it prints: print less"
+
+
+def test_a_shard_that_is_polled_though_it_could_be_pushed_is_a_warning_with_the_reason():
+    ways = {"1": ShardWay(polled="there is a proxy between"), "2": ShardWay(gap_ms=60_000)}
+    slot = replace(a_failing_slot(), failure=None, heartbeat_ms=NOW_MS)
+    slot = replace(slot, signs=HandlerSigns(ways=ways))
+    leases = [a_lease(f"{number} at 5 by {slot.worker_id}") for number in (1, 2)]
+    (found,) = diagnose(replace(HEALTHY, reading=replace(READING, slots=[slot], leases=leases)))
+
+    assert (found.severity, found.code) == (Severity.WARNING, "polled-for-now")
+    assert found.found == (
+        "1 is polled for now, for it could not be pushed: there is a proxy between"
+    )
 
 
 @pytest.mark.parametrize(

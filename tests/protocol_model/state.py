@@ -49,7 +49,7 @@ class _NoLags(dict[str, int]):
 
 
 NO_LAGS: Mapping[str, int] = _NoLags()
-NO_SIGNS = HandlerSigns(calls_ms=NO_LAGS)
+NO_SIGNS = HandlerSigns(calls_ms=NO_LAGS, ways=NO_LAGS)
 
 
 def at(record: int) -> ExtendedSequenceNumber:

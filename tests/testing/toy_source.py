@@ -16,6 +16,7 @@ class ToySource:
     def __init__(self, stream, clock):
         self._stream = stream
         self._seen = {}
+        self.ways = {}
 
     async def page(self, shard, start, *, resume_token, limit, halt):
         """Return what there is behind a sequence number, which is the token."""

@@ -12,9 +12,11 @@ from shardfleet.domain.leases import changes as lease_changes
 from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.pages import FROM_TRIM_HORIZON
 from shardfleet.domain.slots.slot import TurnOutcome
+from shardfleet.domain.slots.usage import ShardWay
 from shardfleet.engine.retry import Halt, Halted
 from shardfleet.engine.shard.pushing import POLLED_MS, SILENCE_MS
 from shardfleet.errors import (
+    ConfigurationError,
     IteratorExpired,
     OutcomeUnknown,
     RightMissing,
@@ -252,18 +254,66 @@ async def test_a_source_that_is_closed_leaves_all_subscriptions():
     assert bench.consumer.live[bench.shard].pushing.cancelled()
 
 
+@pytest.mark.parametrize(
+    ("error", "gap_ms"),
+    [
+        (None, 35 * SECOND),  # Silence: as long as the KCL waits (SILENCE_MS).
+        (Throttled("reset"), 5 * SECOND),  # The time between two subscriptions (fact K34).
+        (OutcomeUnknown("the connection takes no more requests"), 5 * SECOND),  # GOAWAY
+        (SubscriptionHeld("taken over"), 5 * SECOND),
+    ],
+)
+@virtual
+async def test_the_longest_time_without_an_event_is_told_whatever_it_comes_from(error, gap_ms):
+    bench = Bench()
+    await bench.page()
+    live = bench.consumer.live[bench.shard]
+    live.is_silent = error is None
+    if error:
+        live.end(error)
+    bench.put(b"a")
+    with pytest.raises((Throttled, OutcomeUnknown, SubscriptionTaken)):
+        await bench.until(b"never")
+    await bench.until(b"a")
+    for _ in range(10):
+        bench.put(b"b")
+        await bench.page()
+    assert bench.source.ways == {bench.ref.lease_key: ShardWay(gap_ms=gap_ms)}
+
+
+@pytest.mark.parametrize(
+    "verdict", [RightMissing("no right"), ConfigurationError("no such consumer")]
+)
+@virtual
+async def test_why_a_shard_is_polled_is_told_until_it_is_pushed_again(verdict):
+    bench = Bench()
+    bench.refuse(Unsettled(verdict))
+    bench.put(b"a")
+    for _ in range(3):
+        with pytest.raises(Unsettled):
+            await bench.page()
+    await bench.page()
+    assert bench.source.ways[bench.ref.lease_key].polled == str(Unsettled(verdict))
+    await bench.clock.sleep_ms(POLLED_MS)
+    bench.consumer.fault, bench.token = bool, None
+    await bench.page()
+    assert bench.source.ways == {bench.ref.lease_key: ShardWay()}
+
+
 class Workers(World):
     """A world whose workers read by one consumer."""
 
     def __init__(self, **world):
         super().__init__(**world)
         self.consumer = MemoryConsumer(self.stream, self.clock)
+        self.ways = {}
 
     async def turn(self, given=None, **options):
         source = pushed(self.stream, self.clock, consumer=self.consumer, events=self.events)
         try:
             return await super().turn(given, source=source, **options)
         finally:
+            self.ways = source.ways
             await source.close()
 
 
@@ -282,6 +332,8 @@ async def test_a_worker_whose_lease_stands_takes_its_shard_back():
     assert await turn == TurnOutcome.CONTINUE
     assert world.numbers == list(range(1, 10))
     assert len(world.consumer.subscribed[shard]) == 3
+    # As of its last sign of life, for a person.
+    assert 4_000 <= world.slot().signs.ways[shard].gap_ms <= 6_000
 
 
 @virtual
@@ -305,7 +357,7 @@ class Bad:
 
     def __init__(self, world, chance):
         self.world, self.chance = world, chance
-        self.kinds = (self.silence, self.reset, self.take_over, self.deny)
+        self.kinds = (self.silence, self.reset, self.go_away, self.take_over, self.deny)
 
     async def befall(self):
         while True:
@@ -319,6 +371,9 @@ class Bad:
     async def reset(self, _, live):
         live.end(Throttled("reset"))
 
+    async def go_away(self, _, live):
+        live.end(OutcomeUnknown("the connection takes no more requests"))
+
     async def take_over(self, shard, live):
         self.world.consumer.live[shard] = live
         with suppress(SubscriptionHeld):
@@ -326,11 +381,12 @@ class Bad:
 
     async def deny(self, _, live):
         """Withdraw the right, or delete the consumer, for a while."""
+        verdict = self.chance.choice((RightMissing("no"), ConfigurationError("no consumer")))
 
         def fault(_):
-            raise Unsettled(RightMissing("no"))
+            raise Unsettled(verdict)
 
-        live.end(Unsettled(RightMissing("no")))
+        live.end(Unsettled(verdict))
         self.world.consumer.fault = fault
         await self.world.clock.sleep_ms(self.chance.randrange(90_000))
         self.world.consumer.fault = bool
@@ -356,8 +412,16 @@ async def test_turns_of_half_a_minute_lose_nothing_whatever_befalls_their_subscr
         asyncio.create_task(each)
         for each in (feed(), Bad(world, Random(f"{seed}/{life}")).befall())
     ]
+    polled = 0
     for _ in range(TURNS):
+        before = len(world.handler.calls)
         assert await world.turn(turn_ms=30_000) == TurnOutcome.CONTINUE
+        (way,), calls = world.ways.values(), world.handler.calls[before:]
+        longest_ms = max((b.began_ms - a.began_ms for a, b in pairwise(calls)), default=0)
+        # A record comes each two seconds.
+        assert way.polled or longest_ms <= way.gap_ms + 2_100
+        polled += bool(way.polled)
+    assert polled < TURNS / 2
     for each in around:
         each.cancel()
     await asyncio.wait(around)

@@ -37,7 +37,7 @@ def machine():
 
 def meter_of(machine, *, cpu=True, before=NOTHING):
     meter = machine if cpu else None
-    return UsageMeter(clock=machine, cpu=meter, handler=machine, before=before)
+    return UsageMeter(clock=machine, cpu=meter, handler=machine, before=before, ways={})
 
 
 def warm(machine, meter, *, cpu_ms=RENEWAL_MS):

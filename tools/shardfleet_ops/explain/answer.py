@@ -235,7 +235,8 @@ _RESTING = {
 def _now(known: Known, row: LeaseRow) -> str:
     match row.state:
         case LeaseState.READING:
-            return f"{row.owner} reads it. {_lag(row)}"
+            way = f" ({row.way})" if row.way else ""
+            return f"{row.owner} reads it{way}. {_lag(row)}"
         case LeaseState.FINISHED:
             return "It is read to its end; nothing more comes from it."
         case LeaseState.UNOWNED:

@@ -429,6 +429,14 @@ def _handlers(facts: Facts) -> Iterator[Finding]:
             "give what it waits for a time-out of its own; its stack is in `shardfleet logs "
             f"{key}` then. If it must take so long, raise handler_timeout_ms",
         )
+    for key, way in reading.ways.items() if reading else ():
+        if way.polled:
+            yield _warning(
+                "polled-for-now",
+                f"{key} is {way}",
+                "see to that: it is tried again each five minutes, and polled records come later; "
+                "or take `reading` away, for the consumer is paid for all the same",
+            )
     for remark, slots in remarks(reading.slots).items() if reading else ():
         yield _warning("handler-remark", f"{', '.join(slots)}: {remark}", "mend it, and deploy")
 

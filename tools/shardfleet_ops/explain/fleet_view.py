@@ -23,6 +23,7 @@ from shardfleet.domain.sleep.sleep import Nap
 from shardfleet.domain.slots.failure import FailureKind, LastFailure
 from shardfleet.domain.slots.lags import lag_now, lags_of
 from shardfleet.domain.slots.slot import Slot, SlotState
+from shardfleet.domain.slots.usage import ShardWay
 from shardfleet_ops.explain.handler_cures import cure_of_import
 
 _NOTHING_PAUSED = Pauses()
@@ -117,6 +118,18 @@ class FleetReading(Struct, frozen=True, kw_only=True):
         }
 
     @property
+    def ways(self) -> Mapping[str, ShardWay]:
+        """Return by lease key how it is read, where records are pushed; their owners say it."""
+        held = keys_by_owner(self.leases)
+        return {
+            key: slot.signs.ways[key]
+            for slot in self.slots
+            if slot.state is SlotState.RUNNING
+            for key in held.get(slot.worker_id, ())
+            if key in slot.signs.ways
+        }
+
+    @property
     def paused(self) -> Mapping[str, Pause]:
         """Return the unfinished leases that are paused; other applications know of no pause."""
         ours = {None, *(slot.worker_id for slot in self.slots)}
@@ -140,6 +153,7 @@ class LeaseRow(Struct, frozen=True, kw_only=True):
         lag_ms: how far behind the tip, None unknown.
         seen_ms: how long the counter has stood still, as the manager saw it; None unseen.
         why: what it waits for, empty when nothing.
+        way: how it is read, where records are pushed.
 
     """
 
@@ -151,6 +165,7 @@ class LeaseRow(Struct, frozen=True, kw_only=True):
     lag_ms: int | None = None
     seen_ms: int | None = None
     why: str = ""
+    way: ShardWay | None = None
 
 
 class SlotRow(Struct, frozen=True, kw_only=True):
@@ -402,6 +417,7 @@ def _row(
         lag_ms=lags.get(lease.lease_key),
         seen_ms=None if lease.is_finished else seen_ms,
         why=why,
+        way=reading.ways.get(lease.lease_key) if state is LeaseState.READING else None,
     )
 
 
@@ -434,6 +450,11 @@ def _state(
         return LeaseState.WAITING, f"parents: {', '.join(waits_for)}"
     if lease.checkpoint_owner is not None:
         return LeaseState.HANDOVER, f"next: {lease.lease_owner}"
-    running_ms = reading.long_calls_ms.get(lease.lease_key)
-    running = f"a call of its handler has been running for {_ago(running_ms or 0)}"
-    return LeaseState.READING, "" if running_ms is None else running
+    return LeaseState.READING, _reading(lease.lease_key, reading)
+
+
+def _reading(key: str, reading: FleetReading) -> str:
+    running_ms = reading.long_calls_ms.get(key)
+    if running_ms is not None:
+        return f"a call of its handler has been running for {_ago(running_ms)}"
+    return str(reading.ways.get(key, ""))

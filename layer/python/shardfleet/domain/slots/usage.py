@@ -45,18 +45,40 @@ class Usage(Struct, frozen=True):
         return abs(self.busy - other.busy) >= by or abs(self.cpu - other.cpu) >= by
 
 
+class ShardWay(Struct, frozen=True, kw_only=True):
+    """
+    How a shard is read where records are pushed.
+
+    Attributes:
+        gap_ms: the longest time that an event of it was waited for in this turn.
+        polled: why it is polled instead for now; empty: it is not.
+
+    """
+
+    gap_ms: int = 0
+    polled: str = ""
+
+    def __str__(self) -> str:
+        """Say it."""
+        if self.polled:
+            return f"polled for now, for it could not be pushed: {self.polled}"
+        return f"pushed, at most {self.gap_ms / 1_000:.1f} s without an event"
+
+
 class HandlerSigns(Struct, frozen=True, kw_only=True):
     """
-    What a person should know of a handler at work, as of its worker's last sign of life.
+    What a person should know of a worker at work, as of its last sign of life.
 
     Attributes:
         calls_ms: lease key to when its call began, epoch milliseconds, where that is long ago.
         remarks: what the code does that it should not, and what is refused to it, a sentence each.
+        ways: lease key to how it is read, where records are pushed.
 
     """
 
     calls_ms: Mapping[str, int] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    ways: Mapping[str, ShardWay] = field(default_factory=dict)
 
 
 def next_throughput(previous: float | None, *, read_bytes: int, elapsed_ms: int) -> float:

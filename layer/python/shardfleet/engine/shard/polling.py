@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from shardfleet.config import FleetConfig
 from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.pacing import VISITOR, PolledShard, PollPace
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
+from shardfleet.domain.slots.usage import ShardWay
 from shardfleet.engine.ports import Clock, ShardCalls
 from shardfleet.engine.retry import Halt, Halted
 
@@ -25,6 +27,7 @@ class PolledSource:
 
     def __init__(self, calls: ShardCalls, clock: Clock, *, pace: PollPace = VISITOR) -> None:
         """Let each shard be asked at once."""
+        self.ways: Mapping[str, ShardWay] = {}  # There is one.
         self._calls = calls
         self._clock = clock
         self._shards = defaultdict[ShardRef, PolledShard](

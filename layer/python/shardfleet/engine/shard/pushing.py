@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from shardfleet.domain.leases.shard_ref import ShardRef
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition, StartKind, divided
+from shardfleet.domain.slots.usage import ShardWay
 from shardfleet.engine.ports import Clock, EventSink, ShardSubscription, ShardSubscriptions
 from shardfleet.engine.retry import Halt, Halted, Signal
 from shardfleet.engine.shard.reader import ShardSource
@@ -44,6 +45,7 @@ SILENCE_MS = 35_000
 """A subscription sends something each five seconds or so (fact K86); as long as the KCL's first."""
 FAILURES_MOST, _WITHIN_MS, POLLED_MS = 3, 60_000, 300_000
 """So many failures within a minute, and a shard is polled for five."""
+_PUSHED = ShardWay()
 
 
 class _Shard(Struct, eq=False):
@@ -56,6 +58,7 @@ class _Shard(Struct, eq=False):
         subscribed_ms: when that last succeeded, on the steady clock.
         failed_ms: of the last failures, likewise.
         polled_until_ms: likewise.
+        waits_since_ms: for an event, likewise.
 
     """
 
@@ -66,6 +69,7 @@ class _Shard(Struct, eq=False):
     subscribed_ms: int | None = None
     failed_ms: list[int] = []
     polled_until_ms: int = 0
+    waits_since_ms: int | None = None
 
     def leave(self) -> None:
         """Want no more of the subscription."""
@@ -84,6 +88,9 @@ class PushedSource:
         clock: time.
         events: told of that.
 
+    Attributes:
+        ways: see the port.
+
     """
 
     def __init__(
@@ -99,6 +106,7 @@ class PushedSource:
         self._polled = polled
         self._clock = clock
         self._events = events
+        self.ways: dict[str, ShardWay] = {}
         self._shards = defaultdict[ShardRef, _Shard](_Shard)
 
     async def page(
@@ -122,11 +130,14 @@ class PushedSource:
         is_pushed = resume_token is not None and resume_token.isdecimal()
         if is_pushed:
             start = StartingPosition(StartKind.AFTER_SEQUENCE_NUMBER, resume_token)
-        if self._clock.monotonic_ms() < found.polled_until_ms:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < found.polled_until_ms:
             token = None if is_pushed else resume_token
             return await self._polled.page(shard, start, resume_token=token, limit=limit, halt=halt)
         if resume_token is not None and not is_pushed:
             raise IteratorExpired(f"{shard.shard_id}: it was polled, and is pushed again")
+        if found.waits_since_ms is None:
+            found.waits_since_ms = now_ms
         try:
             page = await self._next(shard, found, start, halt=halt)
         except (Throttled, OutcomeUnknown, SubscriptionTaken) as error:
@@ -136,6 +147,7 @@ class PushedSource:
         except (Halted, ShardfleetError):
             found.leave()
             raise
+        self._came(shard, found)
         part, found.rest = divided(page, limit, now_ms=self._clock.now_ms())
         if part.resume_token is None:
             found.leave()
@@ -148,6 +160,13 @@ class PushedSource:
         for found in self._shards.values():
             found.leave()
         await self._subscriptions.close()
+
+    def _came(self, shard: ShardRef, found: _Shard) -> None:
+        """Note how long this was waited for."""
+        waited_ms = self._clock.monotonic_ms() - (found.waits_since_ms or 0)
+        found.waits_since_ms = None
+        before = self.ways.get(shard.lease_key, _PUSHED)
+        self.ways[shard.lease_key] = ShardWay(gap_ms=max(before.gap_ms, waited_ms))
 
     async def _next(
         self, shard: ShardRef, found: _Shard, start: StartingPosition, *, halt: Halt
@@ -213,6 +232,9 @@ class PushedSource:
         if len(found.failed_ms) >= FAILURES_MOST:
             found.failed_ms = []
             found.polled_until_ms = now_ms + POLLED_MS
+            found.waits_since_ms = None
+            way = self.ways.get(shard.lease_key, _PUSHED)
+            self.ways[shard.lease_key] = replace(way, polled=str(error))
             self._events.emit(
                 PushLost(lease_key=shard.lease_key, error=kind_of(error), polled_ms=POLLED_MS)
             )

@@ -6,7 +6,7 @@ Workers read so, and so does everything that looks into a stream: a rewind's cou
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
@@ -22,6 +22,7 @@ from shardfleet.domain.reading.cursor import (
 )
 from shardfleet.domain.reading.pages import RecordsPage, StartingPosition
 from shardfleet.domain.refusals import DOUBTED_TIMES
+from shardfleet.domain.slots.usage import ShardWay
 from shardfleet.engine.ports import Clock, EventSink
 from shardfleet.engine.retry import Halt, Patience
 from shardfleet.errors import (
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 
 class ShardSource(Protocol):
     """Pages of shards, polled or pushed; :mod:`shardfleet.domain.reading.cursor` drives it."""
+
+    @property
+    def ways(self) -> Mapping[str, ShardWay]:
+        """Return lease key to how it is read, where there are two ways."""
 
     async def page(
         self,

@@ -8,11 +8,11 @@ then what the slot told before holds: of one whose use nobody knows nothing can 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
-from shardfleet.domain.slots.usage import UNKNOWN, HandlerSigns, Usage, next_share
+from shardfleet.domain.slots.usage import UNKNOWN, HandlerSigns, ShardWay, Usage, next_share
 from shardfleet.engine.ports import Clock, HandlerRunner
 
 # Longer than imports and first calls take at the smallest share of a vCPU that is usual (512 MB).
@@ -36,6 +36,7 @@ class UsageMeter:
     Attributes:
         remarks: on the handler, as its last call brought them.
         refused: lease key to why it cannot be read, as long as that is doubted.
+        ways: of the source; see :class:`HandlerSigns`.
 
     """
 
@@ -46,10 +47,12 @@ class UsageMeter:
         cpu: CpuMeter | None,
         handler: HandlerRunner,
         before: Usage,
+        ways: Mapping[str, ShardWay],
         calls_at_once: int = 1,
     ) -> None:
         """Begin now, with what the slot told before; without ``cpu`` the CPU becomes unknown."""
         self._calls_at_once = calls_at_once
+        self.ways = ways
         self._clock = clock
         self._cpu = cpu
         self._handler = handler
@@ -85,6 +88,7 @@ class UsageMeter:
                 *self.remarks,
                 *(f"{key} is not read, {why}: {_GRANT}" for key, why in self.refused.items()),
             ),
+            ways=dict(self.ways),
         )
 
     def _settle(self) -> None:

@@ -314,5 +314,6 @@ def _usage_meter(slot: Slot, *, config: FleetConfig, ports: WorkerPorts) -> Usag
         cpu=ports.cpu,
         handler=ports.handler,
         before=slot.usage,
+        ways=ports.source.ways,
         calls_at_once=config.calls_at_once,
     )
