@@ -106,6 +106,7 @@ QUICK = {
     "the checkpoint follows the lane that is furthest": _PASSED_OVER,
     "what lanes are ahead is not noted": ("RepetitionsExplained",),
     "a record that kills is never given up": ("WhatKillsIsStopped",),
+    "an event of a subscription is dropped": ("NoRecordLost", *_PASSED_OVER),
 }
 
 

@@ -139,6 +139,12 @@ def _long_turns(shape: Shape) -> Shape:
     return dataclasses.replace(shape, config=config, reshard_every_s=60.0, has_peer=False)
 
 
+def _pushed(shape: Shape) -> Shape:
+    """Have records pushed, many of them, of shards that are resharded."""
+    config = replace(shape.config, consumer_arn=f"{shape.config.stream_arn}/consumer/fleet:1")
+    return dataclasses.replace(shape, config=config, records_per_s=8.0, reshard_every_s=20.0)
+
+
 ARENAS: Mapping[str, Callable[[int], Options]] = {
     "drawn": lambda seed: Options(seed=seed, is_small=True),
     "perfect": _only(),
@@ -156,6 +162,7 @@ ARENAS: Mapping[str, Callable[[int], Options]] = {
         duplicate_call=0.3, connection_lost=0.3, freeze_in_call=0.03, freeze=0.02, cold_start=0.3
     ),
     "handovers": _reshaped(_with_peer),
+    "pushed": _reshaped(_pushed, handler_slow=0.3, false_end=0.03, throttle=0.05),
     "poison": _reshaped(_gives_up, poison=0.004),
     "busy": _reshaped(_busy, throttle=0.15, slow_call=0.3, reply_lost=0.02),
     "at the tip": _reshaped(

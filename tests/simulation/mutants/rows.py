@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_NO_FAN_OUT = "there is no enhanced fan-out here"
 _NO_LOCK_CLIENT = "there is no lock client, and no leader thread: a lock of a few seconds instead"
 
 WITHOUT_MUTANT: Mapping[str, str] = {
     "§8 row 16": f"{_NO_LOCK_CLIENT}, prolonged by the very turn that does the work",
     "§8 row 18": "there is no migration between modes of KCL 2 and 3: a table is used as it is",
     "§8 row 19": "foreign items are refused by the adapters (tests/adapters, tests/fuzz)",
-    "§8 row 23": _NO_FAN_OUT,
     "§8 row 24": "there is no prefetch queue whose limit could be 0 or 1",
-    "FLINK-38814": _NO_FAN_OUT,
     "moto #1475": "about a mock: the memory stream is judged by the contract suite instead",
 }
 """Row or tracker → why it cannot be told in a simulation."""
