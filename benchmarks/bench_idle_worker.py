@@ -23,6 +23,7 @@ from dataclasses import asdict, replace
 import side_by_side
 from bench_e2e_consumer import HERE, OURS, Account, process_environment
 from bench_live_pages import task_of
+from consumers.protocol import Task
 from page_server import Pages, serving
 from side_by_side import Figures
 
@@ -35,9 +36,9 @@ GOAL_S = 1.5
 WAYS = ("wire", "boto3")
 
 
-def shard_hour_s(account: Account, env: dict[str, str]) -> float:
+def shard_hour_s(account: Account, env: dict[str, str], of: Task) -> float:
     """Run a worker; return the CPU seconds of one shard in an hour."""
-    task = replace(account.our_tables(task_of(IDLE)), records=MEASURED_S)
+    task = replace(account.our_tables(of), records=MEASURED_S)
     found = subprocess.run(
         [sys.executable, "idle_worker.py"],
         input=json.dumps(asdict(task)) + "\n",
@@ -49,7 +50,7 @@ def shard_hour_s(account: Account, env: dict[str, str]) -> float:
     )
     account.drop_tables()
     used = json.loads(found.stdout)
-    cpu_s: float = used["cpu_s"] / used["wall_s"] * HOUR_S / IDLE.shards
+    cpu_s: float = used["cpu_s"] / used["wall_s"] * HOUR_S / len(of.shards)
     return cpu_s
 
 
@@ -65,7 +66,7 @@ def figures() -> Iterator[Figures]:
                     "AWS_ENDPOINT_URL_KINESIS": endpoint,
                     "STREAM_CALLS": way,
                 }
-                spent[way].append(shard_hour_s(account, env))
+                spent[way].append(shard_hour_s(account, env, task_of(IDLE)))
     wire, sdk = (statistics.median(spent[way]) for way in WAYS)
     yield Figures(
         name="idle_worker",

@@ -5,7 +5,8 @@ The wait: 2,000 records, 40 a second, from before the put to the handler call, b
 program on the same four shards of the embedded AWS, over TLS; one polls as quickly as AWS's quota
 of five reads a second lets it, to the other is pushed, over HTTP/2. The cost: of an event of 20 and
 of 900 records of 1 KiB, from the frames of HTTP/2 to records, beside decoding the same records from
-a GetRecords body, and beside botocore's EventStream; CPU time of one thread.
+a GetRecords body, and beside botocore's EventStream; CPU time of one thread. And that of a whole
+worker whose 64 shards have nothing (`bench_idle_worker.py`), pushed and polled in turns, over TLS.
 
     python benchmarks/bench_pushed.py [--only pushed_wait] [--folder DIR]
 """
@@ -18,11 +19,17 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import answers
+import charts
 import side_by_side
+from bench_e2e_consumer import OURS, Account, process_environment
+from bench_idle_worker import IDLE, shard_hour_s
+from bench_live_pages import task_of
 from botocore.eventstream import EventStream
 from botocore.session import get_session
 from hyperframe.frame import DataFrame
@@ -43,6 +50,8 @@ EVENTS = {20: 1.8, 900: 1.5}  # records of an event, and how many times its GetR
 BOTOCORE_LEAST = 8
 ROUND_S, ROUNDS = 0.2, 9
 CONSUMER = "bench"
+IDLE_MOST_S, IDLE_ROUNDS = 0.3, 3
+PLOT = Path(__file__).parent.parent / "docs/img/pushed.svg"
 
 
 def contests() -> Iterator[Figures]:
@@ -50,6 +59,7 @@ def contests() -> Iterator[Figures]:
     for records, most in EVENTS.items():
         yield costs(records, most)
     yield waits()
+    yield idles()
 
 
 # --- the cost
@@ -152,14 +162,30 @@ def cpu_us(call: Callable[[], Any]) -> float:
 # --- the wait
 
 
-def waits() -> Figures:
+@contextmanager
+def over_tls() -> Iterator[tuple[EmbeddedAws, dict[str, str]]]:
+    """Run an embedded AWS; yield it and the environment in which it is spoken to over TLS."""
     with tempfile.TemporaryDirectory() as folder:
         file = certificate_in(Path(folder))
         with EmbeddedAws(behaviour=AwsBehaviour(certificate=str(file))) as aws:
-            os.environ.update(aws.environment())
-            os.environ["AWS_ENDPOINT_URL"] = aws.tls_endpoint_url
-            os.environ["AWS_CA_BUNDLE"] = str(file)
-            polled, pushed = asyncio.run(both(aws))
+            yield aws, {"AWS_ENDPOINT_URL": aws.tls_endpoint_url, "AWS_CA_BUNDLE": str(file)}
+
+
+def with_consumer(kinesis: Any, name: str, shards: int) -> tuple[str, str]:
+    """Make a stream with a consumer; return the ARNs of both."""
+    kinesis.create_stream(StreamName=name, ShardCount=shards)
+    kinesis.get_waiter("stream_exists").wait(StreamName=name)
+    summary = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
+    arn = summary["StreamARN"]
+    made = kinesis.register_stream_consumer(StreamARN=arn, ConsumerName=CONSUMER)
+    return arn, made["Consumer"]["ConsumerARN"]
+
+
+def waits() -> Figures:
+    with over_tls() as (aws, environment):
+        os.environ.update(aws.environment() | environment)
+        polled, pushed = asyncio.run(both(aws))
+    PLOT.write_text(picture(polled=sorted(polled), pushed=sorted(pushed)), encoding="utf-8")
     shares = [statistics.quantiles(waited, n=100) for waited in (polled, pushed)]
     polled_half, pushed_half = (share[49] for share in shares)
     polled_most, pushed_most = (share[98] for share in shares)
@@ -176,13 +202,16 @@ def waits() -> Figures:
     )
 
 
+def picture(**waited: list[float]) -> str:
+    """Draw which part of the records had waited how long, each way."""
+    title = "records handled, % of all, by the time since they were put"
+    return charts.picture([charts.waiting(title, waited)])
+
+
 async def both(aws: EmbeddedAws) -> tuple[list[float], list[float]]:
     """Return how long each record waited, polled and pushed, milliseconds."""
     kinesis = aws.client("kinesis")
-    kinesis.create_stream(StreamName="clicks", ShardCount=SHARDS)
-    kinesis.get_waiter("stream_exists").wait(StreamName="clicks")
-    summary = kinesis.describe_stream_summary(StreamName="clicks")["StreamDescriptionSummary"]
-    made = kinesis.register_stream_consumer(StreamARN=summary["StreamARN"], ConsumerName=CONSUMER)
+    _, consumer_arn = with_consumer(kinesis, "clicks", SHARDS)
     waited: dict[str, list[float]] = {"polled": [], "pushed": []}
 
     def worker(name: str, **options: Any) -> Worker:
@@ -194,7 +223,6 @@ async def both(aws: EmbeddedAws) -> tuple[list[float], list[float]]:
             stream="clicks", application=name, handler=handle, idle_read_ms=200, **options
         )
 
-    consumer_arn = made["Consumer"]["ConsumerARN"]
     async with worker("polled") as one, worker("pushed", consumer_arn=consumer_arn) as two:
         running = [asyncio.create_task(each.run()) for each in (one, two)]
         # First what no figure has: until all shards are read.
@@ -226,6 +254,33 @@ async def reached(waited: dict[str, list[float]], count: int) -> None:
     async with asyncio.timeout(120):
         while min(map(len, waited.values())) < count:  # noqa: ASYNC110 - of other threads
             await asyncio.sleep(0.05)
+
+
+# --- nothing to read
+
+
+def idles() -> Figures:
+    spent: dict[str, list[float]] = {"pushed": [], "polled": []}
+    with over_tls() as (aws, environment):
+        kinesis, account = aws.client("kinesis"), Account(aws)
+        arn, consumer_arn = with_consumer(kinesis, "idle", IDLE.shards)
+        found = kinesis.list_shards(StreamARN=arn)["Shards"]
+        task = replace(task_of(IDLE), arn=arn, shards=[each["ShardId"] for each in found])
+        env = process_environment(aws, OURS) | environment | {"STREAM_CALLS": "wire"}
+        for _ in range(IDLE_ROUNDS):
+            for way, found_s in spent.items():
+                more = {"CONSUMER_ARN": consumer_arn} if way == "pushed" else {}
+                found_s.append(shard_hour_s(account, env | more, task))
+    pushed, polled = (statistics.median(each) for each in spent.values())
+    return Figures(
+        name="pushed_idle",
+        compares=f"CPU of a whole worker for one of {IDLE.shards} idle shards, in an hour, TLS",
+        summary=f"{pushed:.2f} CPU seconds per idle shard-hour pushed, {polled:.2f} polled",
+        gate=f"at most {IDLE_MOST_S} CPU seconds",
+        met=pushed <= IDLE_MOST_S,
+        details=dict(spent),
+        time_goes_to="The renewals of the leases are in both.",
+    )
 
 
 if __name__ == "__main__":

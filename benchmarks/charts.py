@@ -80,6 +80,20 @@ class Chart:
         return min(1.0, max(0.0, (value - first) / (last - first)))
 
 
+def waiting(title: str, waited: Mapping[str, Sequence[float]]) -> Chart:
+    """Return the chart of which part of all had waited how long, milliseconds in order of size."""
+    lines = {
+        name: [
+            (0.0, 0.0),
+            *((found[-(-len(found) * n // 100) - 1], float(n)) for n in range(1, 101)),
+        ]
+        for name, found in waited.items()
+    }
+    most = max(400, *(-(-found[-1] // 100) * 100 for found in waited.values()))
+    marks = [mark * most / 4 for mark in range(5)]
+    return Chart(title=title, lines=lines, x_name="ms", x_marks=marks, y_marks=(0, 25, 50, 75, 100))
+
+
 def picture(charts: Sequence[Chart]) -> str:
     """Return the SVG of some charts, one below the other."""
     lines = []

@@ -31,6 +31,7 @@ def watch(task: Task) -> dict[str, float]:
     config = FleetConfig(
         fleet="bench",
         stream_arn=task.arn,
+        consumer_arn=os.environ.get("CONSUMER_ARN", ""),
         lease_table=task.lease_table,
         state_table=task.state_table,
         handler="idle_worker:handle",

@@ -19,7 +19,6 @@ from shardfleet import Batch
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import ask_to_drain, intend_start
 from shardfleet.engine.shard.failure_policy import FailurePolicy
-from shardfleet.engine.shard.polling import PolledSource
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.turn import worker_turn
 from shardfleet.runtime import bootstrap
@@ -97,7 +96,7 @@ async def turn(config: FleetConfig) -> None:
         leases=bootstrap.lease_store(sandbox, threads),
         state=bootstrap.state_store(sandbox, threads),
         stream=stream,
-        source=PolledSource.of_worker(stream, clock, config),
+        source=bootstrap.source(sandbox, threads, stream),
         handler=bootstrap.handler_runner(sandbox, threads, context),
         progress=progress_of(config),
         policy=FailurePolicy(config.policy_terms),
