@@ -441,9 +441,13 @@ def test_the_cdk_command_line_is_pinned():
 
 
 FACES = ("shardfleet", "shardfleet.producer", "shardfleet_spark", "shardfleet_testkit")
+EVERY_COMMAND = (
+    "shardfleet_ops.cli.app; from typer.main import get_command; "
+    "assert list(get_command(shardfleet_ops.cli.app.app).commands.values())"
+)
 
 
-@pytest.mark.parametrize("module", [*FACES, "shardfleet_ops.cli.app"])
+@pytest.mark.parametrize("module", [*FACES, EVERY_COMMAND], ids=[*FACES, "every command"])
 def test_importing_loads_no_heavy_package(module):
     heavy = (
         "boto3",

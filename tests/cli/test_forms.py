@@ -10,6 +10,7 @@ import yaml
 from typer.main import get_command
 
 from shardfleet_ops.cli import app as application
+from shardfleet_ops.cli.commands import COMMANDS
 from shardfleet_ops.cli.yaml_output import YamlWriter
 from tests.cli.recorded_runs import stand_in
 from tests.cli.test_situations import SHARDFLEET
@@ -141,3 +142,22 @@ def test_a_shell_completes_commands():
         [SHARDFLEET], env={**os.environ, **asked}, capture_output=True, text=True, check=False
     )
     assert ran.stdout.split() == ["leases"]
+
+
+def test_the_help_says_of_each_command_what_the_command_says_of_itself():
+    said = {name: entry.says for entries in COMMANDS.values() for name, entry in entries.items()}
+    commands = get_command(application.app).commands
+
+    assert {name: command.help for name, command in commands.items()} == said
+
+
+def test_the_help_imports_no_command():
+    program = (
+        "import sys; from shardfleet_ops.cli import main; code = main(); "
+        "print(*sorted(n for n in sys.modules if 'shardfleet' in n), file=sys.stderr)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=True
+    )
+    cli = "shardfleet_ops.cli"
+    assert ran.stderr.split() == ["shardfleet_ops", cli, f"{cli}.app", f"{cli}.commands"]

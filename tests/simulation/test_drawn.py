@@ -1,7 +1,8 @@
 """That each option and each command of an operator is drawn, or says why it is not."""
 
-from inspect import signature
 from itertools import chain
+
+from typer.main import get_command
 
 from shardfleet_ops.cli.app import app
 from shardfleet_testkit.simulation import Options, run_seed
@@ -28,13 +29,15 @@ def test_each_option_is_drawn_in_some_seeds_or_says_why_not():
 
 def commands_that_ask():
     """Return the names of the commands of the command line that write once somebody says yes."""
-    groups = [("", app), *((each.name, each.typer_instance) for each in app.registered_groups)]
-    return {
-        f"{group} {command.name}".strip()
-        for group, of in groups
-        for command in of.registered_commands
-        if "yes" in signature(command.callback).parameters
-    }
+
+    def asking(group, before=""):
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from asking(command, f"{name} ")
+            elif "yes" in {each.name for each in command.params}:
+                yield f"{before}{name}"
+
+    return set(asking(get_command(app)))
 
 
 def test_each_command_of_an_operator_is_drawn_in_some_seeds_or_says_why_not():

@@ -1,60 +1,25 @@
 """
-The one typer application; every command of the project is registered here.
+The one typer application, and what becomes of an error that a command raises.
 
-How to add a command. Write a module in this package whose functions only parse arguments, and
-register it below, in the order in which `--help` shall list it:
-
-* one command: a row of `_COMMANDS`, in the group of `--help` that it belongs to;
-* a group: the module makes `group = typer.Typer(...)`, a row of `_GROUPS`.
+How to add a command. Write a module in this package whose functions only parse arguments, and give
+it a row of `commands.py`: of a function, or of the `typer.Typer` of a group.
 
 A command module imports at its top only typer, rich, the standard library, and of this library
-what is pure and small; what the command works with is imported inside the function, so that
-`shardfleet --help` stays quick and a missing extra hurts only the command that needs it. A test
-asserts that no SDK is loaded.
+what is pure and small; what the command works with is imported inside the function, so that a
+missing extra hurts only the command that needs it. A test asserts that no SDK is loaded. This one
+imports less, so that `shardfleet --help` stays quick: what an error needs, once there is one.
 """
 
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from shardfleet.errors import ConfigurationError, ShardfleetError, settled
-from shardfleet.faces import ExtraMissing
-from shardfleet_ops.cli import (
-    acceptance,
-    cloudformation,
-    configuration,
-    cost,
-    dashboard,
-    demo,
-    doctor,
-    documents,
-    explain,
-    init,
-    local,
-    logs,
-    migrate,
-    operating,
-    pipeline,
-    position,
-    put,
-    redrive,
-    rewind,
-    simulate,
-    status,
-    tail,
-    top,
-    what_if,
-    where,
-    work,
-)
-from shardfleet_ops.cli.fleet_access import ENVIRONMENT
-from shardfleet_ops.cli.telling import complain, say
+from shardfleet_ops.cli.commands import CommandGroup
 
 EXIT_FAILED = 1
 EXIT_WRONG_INPUT = 2
@@ -71,6 +36,7 @@ EXTRA_OF = {
 
 app = typer.Typer(
     name="shardfleet",
+    cls=CommandGroup,
     help="A fleet of Lambda functions that consumes Kinesis the way the KCL does.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -80,6 +46,10 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
+        from shardfleet_ops.cli.telling import say
+
         say(f"shardfleet {version('shardfleet')}")
         raise typer.Exit
 
@@ -108,63 +78,6 @@ def root(
         os.environ["AWS_REGION"] = os.environ["AWS_DEFAULT_REGION"] = region
 
 
-_COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
-    "Begin": {
-        "init": init.init,
-        "template": cloudformation.template,
-        "work": work.work,
-        "demo": demo.demo,
-        "config": configuration.config,
-    },
-    "Look": {
-        "status": status.status,
-        "leases": status.leases,
-        "top": top.top,
-        "dashboard": dashboard.dashboard,
-        "where": where.where,
-        "explain": explain.explain,
-        "what-if": what_if.what_if,
-        "logs": logs.logs,
-        "doctor": doctor.doctor,
-        "cost": cost.cost,
-    },
-    "Records": {
-        "tail": tail.tail,
-        "put": put.put,
-        "redrive": redrive.redrive,
-    },
-    "Act": {
-        "pause": operating.pause,
-        "resume": operating.resume,
-        "drain": operating.drain,
-        "release": operating.release,
-        "rewind": rewind.rewind,
-        "migrate": migrate.migrate,
-        "documents": documents.documents,
-    },
-    "Prove": {
-        "simulate": simulate.simulate,
-        "chaos": demo.chaos,
-        "acceptance": acceptance.acceptance,
-    },
-}
-_GROUPS = {
-    "local": (local.group, "Begin"),
-    "pipeline": (pipeline.group, "Records"),
-    "position": (position.group, "Act"),
-}
-
-# `work` takes every option of the configuration by its name, and says itself which there are.
-_TAKES_MORE = {"allow_extra_args": True, "ignore_unknown_options": True}
-
-for _panel, _commands in _COMMANDS.items():
-    for _name, _command in _commands.items():
-        _settings = _TAKES_MORE if _name == "work" else None
-        app.command(_name, context_settings=_settings, rich_help_panel=_panel)(_command)
-for _name, (_group, _panel) in _GROUPS.items():
-    app.add_typer(_group, name=_name, rich_help_panel=_panel)
-
-
 def run(arguments: list[str] | None = None) -> int:
     """
     Run the application and turn an error of ours into one message and an exit code.
@@ -180,31 +93,42 @@ def run(arguments: list[str] | None = None) -> int:
         given, form = _in_form(_of_all_first(arguments))
         with _written_as(form):
             app(args=given, prog_name="shardfleet")
-    except ShardfleetError as error:
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else EXIT_FAILED
+    except BrokenPipeError:  # Whoever reads has read enough.
+        return EXIT_FAILED
+    except Exception as error:
+        code = _told(error)
+        if not code:
+            raise
+        return code
+    return 0
+
+
+def _told(error: Exception) -> int:
+    """Tell a person what has failed, and return the exit code; 0: it is a fault of ours."""
+    from shardfleet.errors import ConfigurationError, ShardfleetError, settled
+    from shardfleet.faces import ExtraMissing
+    from shardfleet_ops.cli.fleet_access import ENVIRONMENT
+    from shardfleet_ops.cli.telling import complain
+
+    if isinstance(error, ShardfleetError):
         complain(error)
         is_input = isinstance(settled(error), ConfigurationError)
         return EXIT_WRONG_INPUT if is_input else EXIT_FAILED
-    except ModuleNotFoundError as error:
-        if error.name not in EXTRA_OF:
-            raise
+    if isinstance(error, ModuleNotFoundError) and error.name in EXTRA_OF:
         complain(ExtraMissing("this command", error.name, EXTRA_OF[error.name]))
         return EXIT_WRONG_INPUT
-    except BrokenPipeError:  # Whoever reads has read enough.
-        return EXIT_FAILED
-    except OSError as error:
+    if isinstance(error, OSError):
         complain(_of_system(error))
         return EXIT_WRONG_INPUT if isinstance(error, _NOT_THERE) else EXIT_FAILED
-    except Exception as error:
-        module = type(error).__module__
-        if module.startswith("shardfleet_cdk."):  # Which is not imported here: it starts Node.
-            complain(error)
-            return EXIT_WRONG_INPUT
-        if not module.startswith("botocore."):
-            raise
+    module = type(error).__module__
+    if module.startswith("shardfleet_cdk."):  # Which is not imported here: it starts Node.
+        complain(error)
+        return EXIT_WRONG_INPUT
+    if module.startswith("botocore."):
         complain(f"AWS: {str(error).rstrip('.')}. {ENVIRONMENT}")
         return EXIT_FAILED
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else EXIT_FAILED
     return 0
 
 
@@ -230,6 +154,8 @@ def _of_all_first(arguments: list[str] | None) -> list[str]:
         elif each in _OF_ALL:
             value = next(given, "")
             if not value or value.startswith("-"):
+                from shardfleet.errors import ConfigurationError
+
                 raise ConfigurationError(f"{each}: its value is missing")
             first += [each, value]
         else:
@@ -244,6 +170,8 @@ def _in_form(arguments: list[str]) -> tuple[list[str], str]:
     at = arguments.index("-o")
     form = "".join(arguments[at + 1 : at + 2])
     if form not in _FORMS:
+        from shardfleet.errors import ConfigurationError
+
         raise ConfigurationError(f"-o {form}: {', '.join(_FORMS)} is what there is")
     as_json = [] if form == "table" else ["--json"]
     return [*arguments[:at], *as_json, *arguments[at + 2 :]], form
