@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from shardfleet_local.aws.deploy import StackOutputs
-from shardfleet_local.own.reloading import DeployedHandler, Reloader
+from shardfleet_local.own.reloading import AGAIN_S, DeployedHandler, Reloader
 
 pytestmark = pytest.mark.processes
 
@@ -33,7 +33,10 @@ class Edited:
         self.client.create_alias(FunctionName=made.name, Name="live", FunctionVersion=version)
         self.write(CODE.format(version=1))
         handler = DeployedHandler(logical_id="F", folder=folder, function="index:handler")
-        self._reloader = Reloader(made.aws, [handler], say=self.said.append)
+        self.now_s = 0.0
+        self._reloader = Reloader(
+            made.aws, [handler], say=self.said.append, clock=lambda: self.now_s
+        )
         self._stack = StackOutputs(stack_name="S", template_sha256="", resources={"F": made.name})
 
     def write(self, text):
@@ -83,6 +86,24 @@ def test_code_that_cannot_be_imported_is_named_once_and_the_code_before_goes_on(
     assert f"{edited.folder}/index.py" in said
     assert "line 2" in said
     assert edited.ask() == '[1, "x"]'
+
+
+def test_code_that_was_refused_is_tried_again_for_what_it_lacked_may_be_there(edited, tmp_path):
+    late = tmp_path.parent / "late"
+    edited.write(
+        f"import sys\nsys.path.append({str(late)!r})\nimport prices\n{CODE.format(version=9)}"
+    )
+    for edited.now_s in (0, AGAIN_S, 2 * AGAIN_S):
+        edited.look()
+    assert ["'prices'" in said for said in edited.said] == [True]
+    late.mkdir()
+    (late / "prices.py").touch()
+    edited.look()
+    assert edited.ask() == '[1, "x"]'  # Not yet.
+    edited.now_s = 3 * AGAIN_S
+    edited.look()
+    assert edited.ask() == '[9, "x"]'
+    assert len(edited.said) == 2
 
 
 def test_code_is_tried_with_the_functions_own_variables(edited):

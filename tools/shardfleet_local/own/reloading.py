@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ METADATA = "shardfleet:handler"
 
 ALIAS = "live"
 """Of a worker function, which the state machine invokes."""
+
+AGAIN_S, AGAIN_S_MOST = 3.0, 60.0  # ours
+"""How long after a refusal the same code is tried again, and at most: each time twice as long."""
 
 Stamps = Mapping[Path, tuple[int, int]]
 
@@ -79,14 +83,27 @@ def deployed_handlers(assembly: Path, *, folder: Path | None = None) -> list[Dep
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why code was not taken, when it is tried again, by the clock, and how long that is."""
+
+    why: str
+    again_s: float
+    wait_s: float
+
+
 class Reloader:
     """
     Looks at handlers' folders, and replaces the code of those that have changed.
+
+    What was refused is tried again, for it may be that something else was missing: a package, a
+    variable's value in a file, an answer of AWS. The same refusal is told once.
 
     Args:
         aws: where the stack runs.
         handlers: whose folders are looked at, where they are there.
         say: told of each reload, and why there was none.
+        clock: seconds that never go back.
 
     """
 
@@ -96,9 +113,12 @@ class Reloader:
         handlers: Sequence[DeployedHandler],
         *,
         say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._aws = aws
         self._say = say
+        self._clock = clock
+        self._refusals: dict[DeployedHandler, _Refusal] = {}
         self._seen = {each: _stamps(each.folder) for each in handlers if each.folder.is_dir()}
 
     def look(self, stack: StackOutputs) -> None:
@@ -108,8 +128,22 @@ class Reloader:
             with suppress(OSError):
                 now = _stamps(handler.folder)
                 if now != seen:
-                    self._reload(handler, stack.resources[handler.logical_id])
-                    self._seen[handler] = now
+                    self._refusals.pop(handler, None)
+                elif not self._is_due(handler):
+                    continue
+                self._reload(handler, stack.resources[handler.logical_id])
+                self._seen[handler] = now
+
+    def _is_due(self, handler: DeployedHandler) -> bool:
+        refusal = self._refusals.get(handler)
+        return refusal is not None and self._clock() >= refusal.again_s
+
+    def _refuse(self, handler: DeployedHandler, why: str) -> None:
+        before = self._refusals.get(handler)
+        wait_s = min(2 * before.wait_s, AGAIN_S_MOST) if before else AGAIN_S
+        self._refusals[handler] = _Refusal(why, self._clock() + wait_s, wait_s)
+        if before is None or before.why != why:
+            self._say(f"not reloaded, the code before goes on: {why}")
 
     def _reload(self, handler: DeployedHandler, name: str) -> None:
         client = self._aws.client("lambda")
@@ -130,8 +164,9 @@ class Reloader:
             version = published["Version"]
             client.update_alias(FunctionName=name, Name=ALIAS, FunctionVersion=version)
         except (ConfigurationError, ClientError) as error:
-            self._say(f"not reloaded, the code before goes on: {error}")
+            self._refuse(handler, str(error))
             return
+        self._refusals.pop(handler, None)
         for process in self._aws.worker_processes(name):
             if process.busy and process.version != version:
                 with suppress(ProcessLookupError):
