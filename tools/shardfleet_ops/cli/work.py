@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,6 +45,9 @@ def work(
         ),
     ] = "",
     fleet: FleetOption = "",
+    folder: Annotated[
+        Path, typer.Option(help="Where the handler's top-level module or package lies.")
+    ] = Path(),
     processes: Annotated[int, typer.Option(help="How many: one uses one core.", min=1)] = 1,
     metrics: Annotated[
         str, typer.Option(help="none; or emf: log lines that CloudWatch Logs bills as metrics.")
@@ -62,7 +66,7 @@ def work(
     yes: YesOption = False,
 ) -> None:
     """Consume a stream in this process; every option of `shardfleet config` goes by its name."""
-    sys.path.insert(0, "")  # As `python -m` does: the handler lies where this is called.
+    sys.path.insert(0, str(folder.resolve()))
     if not stack and not (stream and application):
         raise ConfigurationError("--stream and --application: give both, or --stack")
     given = {} if stack else _given(os.environ, context.args)
