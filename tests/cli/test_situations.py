@@ -1,11 +1,21 @@
 """
-Every command in the situations that people are in: a few lines that name cause and cure.
+Every command in every situation that people are in: a few lines that name cause and cure.
 
 Most run in this process; what is missing from a machine (an extra, Node, Java) is missing from a
-process that runs all the commands concerned, one after the other.
+process that runs all the commands, one after the other. Of the product of commands and situations
+each cell is run, or a rule that is read off the command says why it cannot be in that situation:
+
+* who names neither a stack nor a stream asks no account of anybody's (`asks_aws`);
+* who takes no path opens no file of a person's (`paths_of`);
+* without typer and rich (the extras none and cdk) nothing gets as far as a command's name
+  (`tests/test_extras.py`), and who has the extra that a command needs, misses none (`HAVE`);
+* `pipeline run` asks AWS within Spark: tests/spark/test_refused_account.py.
 """
 
+import builtins
 import contextlib
+import errno
+import inspect
 import io
 import json
 import os
@@ -25,13 +35,14 @@ from shardfleet_local.access import NOT_ITS_KEY
 from shardfleet_local.refusals import refusal_of
 from shardfleet_ops.cli import app as application
 from shardfleet_ops.cli import main
-from tests.local.launcher.test_plain_template import write_shop
-from tests.test_extras import OURS, installed  # noqa: F401 - a fixture
+from tests.cli.test_presentation import CALLS as PRINTED
+from tests.cli.test_presentation import said as shown  # noqa: F401 - a fixture
+from tests.test_extras import OURS, installed, packages_of  # noqa: F401 - a fixture
 
 LINES_MOST = 8
 ARN = "arn:aws:kinesis:eu-central-1:123456789012:stream/clicks"
 SHARDFLEET = Path(sys.executable).with_name("shardfleet")
-OWN = ["--handler", "shop:handle"]
+RUN = "--handler shop:handle --key who"
 # What asks AWS first, each in a way that needs no more of a person.
 OF_AWS = [
     "status",
@@ -71,24 +82,61 @@ OF_NODE = [
     "acceptance --local --yes",
 ]
 OF_JAVA = ["pipeline run --batch --source shardfleet:clicks --sink parquet:views"]
-ALONE = ["config", "init clicks", "simulate --seeds 1 --jobs 1"]
+ALONE = [
+    "config",
+    "init clicks",
+    f"simulate {RUN} --input orders.jsonl --hours 0.01 --seeds 1 --jobs 1",
+]
+EVERY = [*OF_AWS, *OF_NODE, *OF_JAVA, *ALONE]
 
 
 def words(call):
     return call.split()
 
 
-def test_every_command_is_here():
-    def commands(group, *before):
-        for name, command in group.commands.items():
-            if hasattr(command, "commands"):
-                yield from commands(command, *before, name)
-            else:
-                yield " ".join((*before, name))
+def commands(group=None, *before):
+    """Yield each command, by all its words."""
+    for name, command in (group or get_command(application.app)).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *before, name)
+        else:
+            yield " ".join((*before, name)), command
 
-    asked = [*OF_AWS, *OF_NODE, *OF_JAVA, *ALONE]
-    for name in commands(get_command(application.app)):
-        assert any(f"{call} ".startswith(f"{name} ") for call in asked), name
+
+COMMANDS = dict(commands())
+
+
+def named(call):
+    """Return the command that a call is of."""
+    return next(name for name in COMMANDS if f"{call} ".startswith(f"{name} "))
+
+
+def asks_aws(command):
+    """Return whether it names a fleet, a stream or an application: of somebody's account."""
+    return bool({"stack", "stream", "application"} & {each.name for each in command.params})
+
+
+def paths_of(command):
+    """Return the options that are files and folders, by the types of the function behind them."""
+    typed = inspect.signature(inspect.unwrap(command.callback), eval_str=True).parameters
+    paths = {name for name, each in typed.items() if "pathlib" in str(each.annotation)}
+    metavars = ("FILE", "DIR", "FOLDER", "TEMPLATE")
+    return {
+        each.opts[0]
+        for each in command.params
+        if each.name in paths or getattr(each, "metavar", "") in metavars
+    }
+
+
+def test_every_command_is_here_and_where_its_rule_puts_it():
+    assert {named(call) for call in EVERY} == set(COMMANDS)
+    account = {name for name, each in COMMANDS.items() if asks_aws(each)}
+    assert {named(call) for call in OF_AWS} == account | {"acceptance"}  # Its stack is its own.
+    of_paths = {f"{name} {each}" for name, of in COMMANDS.items() for each in paths_of(of)}
+    tried = {f"{named(call)} {words(call)[-1]}" for call in [*FILES, *FOLDERS, *WRITTEN]}
+    tried |= {"position import file"}  # The one that is no option.
+    assert of_paths - tried == OF_SPARK
+    assert {named(call) for _, call in PRINTED} == set(COMMANDS)
 
 
 @pytest.fixture(autouse=True)
@@ -166,8 +214,7 @@ def told(code, text, *, codes=(1, 2)):
 def ask(capsys, call):
     capsys.readouterr()
     code = application.run(words(call))
-    said = capsys.readouterr()
-    return told(code, said.out + said.err)
+    return told(code, "".join(capsys.readouterr()))
 
 
 REFUSALS = {
@@ -181,14 +228,8 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("situation", "call"),
-    [
-        *(("stale keys", call) for call in OF_AWS),
-        *((each, call) for each in ("foreign keys", "expired keys") for call in OF_AWS[:2]),
-        ("foreign keys", "acceptance --yes"),
-    ],
-)
+@pytest.mark.parametrize("call", OF_AWS)
+@pytest.mark.parametrize("situation", REFUSALS)
 def test_refused_keys_are_named(keys, service, monkeypatch, capsys, situation, call):
     service.status, (service.code, service.reason, wanted) = 403, REFUSALS[situation]
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{service.server_port}")
@@ -209,11 +250,11 @@ def test_a_wrong_region_is_named(keys, service, monkeypatch, capsys, call):
     service.status, service.code = 400, "ResourceNotFoundException"
     service.reason = "Requested resource not found"
 
-    said = ask(capsys, call)
-    assert "region" in said or "eu-central-1" in said
+    told_of = ask(capsys, call)
+    assert "region" in told_of or "eu-central-1" in told_of
 
 
-@pytest.mark.parametrize("call", [*OF_AWS[:2], *OF_AWS[-4:], "doctor", "cost", "logs", "dashboard"])
+@pytest.mark.parametrize("call", OF_AWS)
 def test_an_environment_without_region_or_keys_is_named(monkeypatch, capsys, call):
     assert "region" in ask(capsys, call)
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
@@ -237,36 +278,105 @@ def test_a_profile_or_region_that_is_none_is_named_wherever_it_stands(
 
 FILES = [
     "put --dry-run --key who --input",
-    "local run --handler shop:handle --key who --input",
+    f"local run {RUN} --input",
     "demo --key who --input",
     "doctor --before",
     "template --out plain --app",
     "local up --port 0 --app",
     "position import --yes --dry-run",
-    "simulate --handler shop:handle --key who --input",
+    f"simulate {RUN} --input",
+    "cost --prices",
 ]
+FOLDERS = [
+    f"local run {RUN} --input orders.jsonl --folder",
+    "local up --port 0 --handler shop:handle --folder",
+    "template --out plain --handler shop:handle --folder",
+    "work --stream clicks --application clicks --handler cart:handle --folder",
+    "position export --stream clicks --checkpoint",
+]
+WRITTEN = [
+    "template --handler shop:handle --folder . --out",
+    "demo --output",
+    "chaos --output",
+    "simulate --seeds 1 --output",
+    "acceptance --local --output",
+    "position export --output",
+]
+# Opened by Spark's own readers: tests/spark/test_pipelines.py and test_backfill.py.
+OF_SPARK = {
+    f"pipeline run --{each}"
+    for each in ("folder", "checkpoint", "bad-records", "backfill", "backfill-positions")
+}
 
 
-@pytest.mark.parametrize("call", FILES)
-def test_a_file_that_cannot_be_read_is_named(place, capsys, call):
+@pytest.mark.parametrize("call", [*FILES, *FOLDERS])
+def test_a_file_that_cannot_be_read_is_named(place, keys, monkeypatch, capsys, call):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     (place / "binary").write_bytes(b"\xff\xfe\x00\xd8\x00")
     (place / "folder").mkdir()
     (place / "closed").symlink_to("closed")  # Nobody can read that, root neither.
     for file in ("nothing", "binary", "folder", "orders.jsonl/inside", "closed"):
-        assert Path(file).name in ask(capsys, f"{call} {file}"), file
+        told_of = ask(capsys, f"{call} {file}")
+        assert Path(file).name in told_of or ("cart" in told_of and "work" in call), file
 
 
-@pytest.mark.parametrize("call", ["init clicks", "template --app cdk.out --out plain"])
-def test_a_full_disk_is_named(place, monkeypatch, capsys, call):
-    write_shop(place / "cdk.out")
+ONE_OF_EACH = {named(call): call for state, call in reversed(PRINTED) if state == "healthy"}
+OUTPUTS = {
+    "a closed pipe": BrokenPipeError(errno.EPIPE, "Broken pipe"),
+    "a full disk": OSError(errno.ENOSPC, "No space left on device"),
+}
 
-    def full(*_, **__):
-        raise OSError(28, "No space left on device", "o")
 
-    monkeypatch.setattr(Path, "write_text", full)
-    application.run(words(call))
-    said = capsys.readouterr().err
-    assert "No space left on device; free some space" in told(1, said)
+@pytest.mark.parametrize("call", ONE_OF_EACH.values())
+@pytest.mark.parametrize("situation", OUTPUTS)
+def test_what_is_printed_may_go_nowhere(shown, keys, situation, call):  # noqa: F811
+    class Broken(io.StringIO):
+        def write(self, text):
+            if text:
+                raise OUTPUTS[situation]
+
+    with contextlib.redirect_stdout(Broken()):
+        text = shown("healthy", call, 100)
+    assert_told(text, OUTPUTS[situation])
+
+
+@pytest.mark.parametrize("call", ONE_OF_EACH.values())
+def test_a_full_disk_takes_no_file(shown, keys, place, monkeypatch, call):  # noqa: F811
+    error, opened = OUTPUTS["a full disk"], io.open
+    there = ("orders.jsonl", "spoiled.jsonl", "positions.json")  # What the fixture prepares.
+
+    def full(file, mode="r", *rest, **options):
+        if set(mode) & set("wax+") and str(file) != os.devnull and Path(file).name not in there:
+            raise OSError(*error.args, str(file))
+        return opened(file, mode, *rest, **options)
+
+    with monkeypatch.context() as disk:
+        for module in (io, builtins):
+            disk.setattr(module, "open", full)
+        text = shown("healthy", call, 100)
+    if call in WRITING:
+        assert "exit code 1" in text
+    assert_told(text, error)
+
+
+# Of the calls above those that write a file; of `chaos` and `demo` the report.
+WRITING = {
+    call
+    for call in ONE_OF_EACH.values()
+    if call.startswith(("init", "template", "position export", "demo", "chaos"))
+}
+DONE_OR_NOT = {"redrive", "work", "position import"}
+"""What ends with 1 here, for nobody said yes, or something is missing."""
+
+
+def assert_told(text, error):
+    """Assert that a command ended well, or in one line that says why, or in none for a pipe."""
+    lines = text.splitlines()
+    assert lines[-1] in ("exit code 0", "exit code 1"), text
+    call = lines[0].removeprefix("$ shardfleet ")
+    is_named = sum(str(error.strerror) in line for line in lines)
+    expected = isinstance(error, BrokenPipeError) or named(call) in DONE_OR_NOT
+    assert is_named == 1 or lines[-1] == "exit code 0" or (expected and not is_named), text
 
 
 def in_process(calls, *, sites=(), **environment):
@@ -302,29 +412,46 @@ print(json.dumps(told))
 """
 
 
-@pytest.mark.parametrize("extra", ["cli", "spark"])
+# Which extra a call needs, and which extras have it.
+HAVE = {
+    **dict.fromkeys(OF_NODE, ("local",)),
+    **dict.fromkeys(OF_JAVA, ("spark",)),
+    OF_NODE[0]: ("cdk", "local"),
+    "acceptance --yes": ("local",),
+}
+NOWHERE = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
+
+
+@pytest.mark.parametrize("extra", ["cli", "local", "spark"])
 def test_a_missing_extra_is_named(place, installed, keys, extra):  # noqa: F811 - the fixture
-    calls = [*OF_AWS[:1], *OF_NODE, *(OF_JAVA if extra == "cli" else [])]
+    calls = [call for call in EVERY if extra not in HAVE.get(call, ())]
+    if extra != "cli":  # Those that need no more than that one has have it in these, too.
+        assert packages_of("cli") <= packages_of(extra)
+        calls = [call for call in calls if call in HAVE]
     about = place / f"about/shardfleet-{version('shardfleet')}.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Name: shardfleet\nVersion: {version('shardfleet')}\n")
-    sites, nowhere = (installed(extra), about.parent), "http://127.0.0.1:1"
-    for call, code, text in in_process(calls, sites=sites, AWS_ENDPOINT_URL=nowhere):
-        said = told(code, text)
-        if call not in OF_AWS:
-            assert "pip install 'shardfleet[" in said, (call, text)
+    for call, code, text in in_process(calls, sites=(installed(extra), about.parent), **NOWHERE):
+        if call in HAVE:
+            assert f"pip install 'shardfleet[{HAVE[call][0]}]'" in told(code, text), (call, text)
+        elif call in OF_AWS:
+            assert "connect" in told(code, text), (call, text)
+        else:
+            assert (code, "Traceback" in text) == (0, False), (call, text)
 
 
-def test_a_machine_without_node_is_told_what_to_install(place):
+def test_a_machine_without_node_and_java_is_told_what_to_install(place, keys):
     (place / "bin").mkdir()
-    for call, code, text in in_process(OF_NODE, PATH=str(place / "bin"), XDG_CACHE_HOME=str(place)):
-        assert "Node 20" in told(code, text), call
-
-
-def test_a_machine_without_java_is_told_what_to_install(place, keys):
-    (place / "bin").mkdir()
-    for call, code, text in in_process(OF_JAVA, PATH=str(place / "bin"), JAVA_HOME=""):
-        assert "Java 17" in told(code, text), call
+    machine = {"PATH": str(place / "bin"), "XDG_CACHE_HOME": str(place), "JAVA_HOME": ""}
+    for call, code, text in in_process(EVERY, **machine, **NOWHERE):
+        if call in ALONE:
+            assert (code, "Traceback" in text) == (0, False), (call, text)
+            continue
+        wanted = {
+            **dict.fromkeys([*OF_NODE, "acceptance --yes"], "Node 20"),
+            **dict.fromkeys(OF_JAVA, "Java 17"),
+        }
+        assert wanted.get(call, "connect") in told(code, text), call
 
 
 @pytest.mark.parametrize("call", ["config", "--help"])

@@ -119,6 +119,8 @@ def _told(error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError) and error.name in EXTRA_OF:
         complain(ExtraMissing("this command", error.name, EXTRA_OF[error.name]))
         return EXIT_WRONG_INPUT
+    if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
+        error = error.__context__  # What pathlib makes of a link that leads to itself.
     if isinstance(error, OSError):
         complain(_of_system(error))
         return EXIT_WRONG_INPUT if isinstance(error, _NOT_THERE) else EXIT_FAILED

@@ -172,7 +172,10 @@ def _from_checkpoint(folder: str, *, seals: str, stream: str) -> Positions:
         return checkpoints.S3Checkpoint(s3, bucket=bucket, prefix=prefix)
 
     with reaching_aws():
-        logged = checkpoints.read_logs(files(), stream=stream)
+        try:
+            logged = checkpoints.read_logs(files(), stream=stream)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"--checkpoint {folder}: {error}") from error
         seal_store = store_named(seals, lambda: AccountClients(Access()))
         family = checkpoints.standing_after(logged, seal_store)
     if logged.begun is not None:
