@@ -1,6 +1,7 @@
 """`shardfleet pipeline`: from a stream through a function of yours, on Spark."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from shardfleet_spark.pipelines.plan import PipelinePlan
+
+_OF_LIBRARIES = re.compile(
+    r"/(site-packages|pyspark|shardfleet_spark|shardfleet|lib/python3[.\d]*)/"
+)
 
 group = typer.Typer(no_args_is_help=True, help="Process a stream with Spark.")
 
@@ -151,13 +156,30 @@ def _run(plan: "PipelinePlan", session: "SparkSession") -> None:
     try:
         result = run_pipeline(session, plan)
     except PySparkException as error:
-        # What follows is the plan of the whole query, which says nothing to most readers.
-        said = str(error).partition("=== Streaming Query ===")[0].partition("JVM stacktrace:")[0]
-        raise ShardfleetError(f"the pipeline failed: {said.strip()}") from error
+        raise ShardfleetError(f"the pipeline failed: {cause_of(str(error))}") from error
     finally:
         session.stop()
     if not plan.batch:
         say(f"{counted(result.rows, 'row')} in {counted(result.batches, 'micro-batch')}", err=True)
+
+
+def cause_of(said: str) -> str:
+    """
+    Return what a person needs of what Spark says of a failure: no plan of the query, no stacks.
+
+    Of a Python traceback that is its last line, and which line of the person's own code was the
+    last one to be called.
+    """
+    said = said.partition("=== Streaming Query ===")[0].partition("JVM stacktrace:")[0]
+    head, is_there, stack = said.rpartition("Traceback (most recent call last):\n")
+    if not is_there:
+        return said.strip()
+    lines = [line for line in stack.splitlines() if line.strip()]
+    raised = next((line for line in lines if not line.startswith(" ")), head.strip())
+    frames = re.findall(r'(?m)^ *File "([^"]+)", line (\d+), in (\S+)', stack)
+    own = [frame for frame in frames if not _OF_LIBRARIES.search(frame[0])]
+    where = f" ({Path(own[-1][0]).name}:{own[-1][1]} in {own[-1][2]})" if own else ""
+    return f"{raised.removeprefix('shardfleet.errors.')}{where}"
 
 
 def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSession":
@@ -174,7 +196,8 @@ def _session(master: str, conf: dict[str, str], *, folder: Path) -> "SparkSessio
     os.environ["PYTHONPATH"] = os.pathsep.join(part for part in seen if part)
     from pyspark.sql import SparkSession
 
-    settings = {"spark.ui.showConsoleProgress": "false"}
+    # What fails is told once, by us; Spark would log the stacks of several threads before.
+    settings = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "FATAL"}
     if master.startswith("local"):
         settings |= LOOPBACK_ONLY
     builder = SparkSession.builder.master(master).appName("shardfleet pipeline")
