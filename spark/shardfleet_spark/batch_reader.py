@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from shardfleet.domain.reading.pages import RecordsPage
 from shardfleet.domain.stream.sequence import PointKind, Position, StreamIncarnation
 from shardfleet.domain.stream.shards import Shard, ShardGraph
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import ConfigurationError, ShardfleetError
 from shardfleet.records import StreamRecord
 from shardfleet_spark.access import kept_streams, read_ports
 from shardfleet_spark.host.collector import leave_imports_alone
@@ -105,7 +105,12 @@ class KinesisBatchReader(DataSourceReader):
 
 def _between(records: Sequence[StreamRecord], partition: BatchPartition) -> list[StreamRecord]:
     first, last = partition.from_ms, partition.until_ms
-    return [record for record in records if first <= record.approximate_arrival_ms <= last]
+    # Of a record whose arrival Kinesis does not tell nobody knows that it lies outside.
+    return [
+        record
+        for record in records
+        if not record.approximate_arrival_ms or first <= record.approximate_arrival_ms <= last
+    ]
 
 
 async def plan(options: BatchOptions, ports: FetchPorts) -> list[BatchPartition]:
@@ -218,6 +223,7 @@ class Readings:
 
         Raises:
             DataLost, Throttled, OutcomeUnknown: see the messages.
+            ShardfleetError: nobody says where the stream ends.
 
         """
         while self._waiting and len(self._tasks) < self._ports.policy.concurrency:
@@ -233,6 +239,12 @@ class Readings:
             asked_ms, page = task.result()
             assert page is not None
             found.append((reading, not_done(reading.stand, page.records)))
+            if page.lag_ms < 0 and not page.records and asked_ms >= self._until_ms:
+                raise ShardfleetError(
+                    f"{reading.shard_id}: Kinesis does not say how far behind an empty page is "
+                    "(MillisBehindLatest), so that a batch cannot tell where it ends; read it as "
+                    "a stream"
+                )
             if not self._is_over(page, asked_ms):
                 self._go_on(reading)
         return found

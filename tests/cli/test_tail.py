@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from shardfleet.config import FleetConfig
 from shardfleet.engine.state.fleet_state import FleetState
@@ -31,6 +32,7 @@ class Cloud:
 
     def __init__(self):
         self.fault = lambda _call: None
+        self.alter = lambda _shard_id, page: page
         self.calls = []
 
     def opened(self):
@@ -39,7 +41,7 @@ class Cloud:
         for number in range(RECORDS):
             for shard_id in stream.open_shard_ids:
                 stream.put(b"%d" % number, key=f"k{number}", shard_id=shard_id)
-        stream.fault, stream.calls = self.fault, self.calls
+        stream.fault, stream.calls, stream.alter = self.fault, self.calls, self.alter
         state = FleetState(MemoryStateStore(), clock)
         return memory_access(
             CONFIG, leases=MemoryLeaseStore(), state=state, stream=stream, clock=clock
@@ -75,6 +77,25 @@ def test_tail_shows_the_records_whose_payload_has_a_pattern(cloud, capsys):
     assert {line.rpartition(" ")[2] for line in found} == {"41", "42"}
     assert application.run(["tail", "--grep", "4["]) == application.EXIT_WRONG_INPUT
     assert "--grep 4[: it is no regular expression" in capsys.readouterr().err
+
+
+def undated(_, page):
+    records = [replace(each, approximate_arrival_ms=0) for each in page.records]
+    return replace(page, records=records, millis_behind_latest=None)
+
+
+def test_an_arrival_and_a_lag_that_nobody_tells_are_neither_1970_nor_the_tip(cloud, capsys):
+    cloud.alter = undated
+    for line in lines(capsys, "tail", "--since", "1h", "--records", "3"):
+        assert line.startswith("- shardId-")
+    told = lines(capsys, "tail", "--since", "1h", "--records", "1", "-o", "json")
+    assert json.loads(told[0])["arrived_ms"] is None
+    assert "arrived" not in " ".join(lines(capsys, "where", "--key", "k7", "--at", "1h"))
+    found = json.loads("".join(lines(capsys, "where", "--key", "k7", "--at", "1h", "-o", "json")))
+    assert (found["arrived_ms"], found["waited_ms"]) == (None, None)
+    # It looks as far as it was told to, for nobody says that there is no more.
+    args = ("where", "--key", "nobody", "--at", "1h", "--pages", "3", "-o", "json")
+    assert json.loads("".join(lines(capsys, *args)))["searched_to_ms"] is not None
 
 
 def refusing(times):

@@ -13,7 +13,7 @@ from shardfleet.domain.reading.pacing import (
     spend,
     wait_ms,
 )
-from shardfleet.domain.reading.pages import RecordsPage
+from shardfleet.domain.reading.pages import RecordsPage, divided
 from shardfleet.records import StreamRecord
 
 CALLS = Rate(per_s=5, burst=1)  # GetRecords per shard
@@ -149,3 +149,13 @@ def test_records_gather_at_the_tip_alone():
 def test_an_end_is_followed_by_nothing_that_would_have_to_be_paid_for():
     shard = polled(bytes_per_s=10, window_ms=5_000)
     assert wait_after(shard, page(1, 2, resume=None), 0) == 200
+
+
+@pytest.mark.parametrize(("arrived_ms", "lag_ms"), [(9_000, 1_000), (99_000, 1), (0, None)])
+def test_a_part_of_a_page_is_as_far_behind_as_the_next_record_where_anybody_says(
+    arrived_ms, lag_ms
+):
+    records = [StreamRecord(b"x", "k", str(number), arrived_ms) for number in range(3)]
+    page = RecordsPage(records=records, resume_token="t", millis_behind_latest=0)
+    first, rest = divided(page, 2, now_ms=10_000)
+    assert (first.millis_behind_latest, rest.millis_behind_latest) == (lag_ms, 0)

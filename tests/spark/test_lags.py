@@ -2,7 +2,11 @@
 
 import asyncio
 
-from shardfleet.errors import Throttled
+import pytest
+from msgspec.structs import replace
+
+from shardfleet.errors import ShardfleetError, Throttled
+from shardfleet_spark.batch_reader import BatchPartition, Readings, _between
 from shardfleet_spark.offsets.lineage import Family
 from shardfleet_spark.offsets.plan_token import token_from_json
 from shardfleet_spark.plan.lags import behind_now
@@ -123,3 +127,45 @@ async def test_refusals_and_pauses_are_counted(query, /):
     # One pause between two calls is 200 ms; there were some of them.
     assert took_ms - 200 * (found["calls"] + 3) <= found["paused_ms"] <= took_ms
     assert found["paused_ms"] > 0
+
+
+async def begun(query):
+    """Return what a batch over the whole stream reads."""
+    start = await query.driver.initial()
+    (planned,) = await query.driver.partitions(start, await query.driver.latest(start))
+    return planned.range.ranges
+
+
+async def whole_batch(query, ranges):
+    """Read it as a batch of the last second; return the data of its rows."""
+    until_ms = query.clock.now_ms()
+    task = BatchPartition((ranges,), until_ms - 1_000, until_ms, {})
+    readings, rows = Readings(ranges, until_ms, query.ports), []
+    while pages := await readings.next_pages():
+        rows += [each.data for _, records in pages for each in _between(records, task)]
+    return rows
+
+
+@within(in_query)
+async def test_a_batch_has_the_records_of_which_nobody_says_when_they_arrived(query, /):
+    def undated(_, page):
+        records = [replace(each, approximate_arrival_ms=0) for each in page.records]
+        return replace(page, records=records)
+
+    query.stream.put(b"old")
+    ranges = await begun(query)
+    await query.clock.sleep_ms(60_000)
+    query.stream.put(b"new")
+    assert await whole_batch(query, ranges) == [b"new"]
+    query.stream.alter = undated
+    assert await whole_batch(query, ranges) == [b"old", b"new"]
+
+
+@within(in_query)
+async def test_a_batch_whose_end_nobody_tells_is_refused_and_neither_cut_nor_endless(query, /):
+    """Model kinesis GetRecords: MillisBehindLatest is not required, and pages may be empty."""
+    query.stream.put(b"x")
+    ranges = await begun(query)
+    query.stream.alter = lambda _, page: replace(page, millis_behind_latest=None)
+    with pytest.raises(ShardfleetError, match="MillisBehindLatest"):
+        await asyncio.wait_for(whole_batch(query, ranges), 60)

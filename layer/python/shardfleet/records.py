@@ -125,7 +125,8 @@ class Batch(Sequence[Record]):
     Attributes:
         shard_id: the shard.
         stream_arn: the stream.
-        millis_behind_latest: how far this batch is behind the tip, milliseconds.
+        millis_behind_latest: how far this batch is behind the tip, milliseconds; None: Kinesis did
+            not say, or it is a redrive's.
         attempt: 1 for the first delivery of these records by this worker.
         deadline_ms: epoch milliseconds at which the handler's time-out ends.
         must_flush: with manual checkpoints: no more records come before what is open is
@@ -157,7 +158,7 @@ class Batch(Sequence[Record]):
         *,
         shard_id: str,
         stream_arn: str,
-        millis_behind_latest: int,
+        millis_behind_latest: int | None,
         attempt: int,
         deadline_ms: int,
     ) -> None:

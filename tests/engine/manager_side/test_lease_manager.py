@@ -243,6 +243,7 @@ async def test_every_turn_reports_on_all_unfinished_leases_and_keeps_its_reasons
     done = fleet.named("ManagerTurnDone")[-1]
     assert (done.total_leases, done.total_shards, done.unclaimed_leases) == (4, 4, 4)
     assert done.leases_of_unknown_lag == 4
+    assert (done.millis_behind_latest_max, done.millis_behind_latest_min) == (-1, -1)
     assert (done.slots_wanted, done.slots_running) == (2, 0)
     plan = await fleet.state.plan()
     assert len(plan["created"]) == 4

@@ -79,7 +79,7 @@ async def test_what_is_paused_falls_behind_from_then_on():
     await fleet.manager.turn()
     told = fleet.named("ManagerTurnDone")[-1]
     assert told.millis_behind_latest_max >= 7_000_000
-    assert told.millis_behind_latest_min == 0
+    assert told.millis_behind_latest_min == -1  # Of the others nothing is known yet.
 
 
 @virtual

@@ -531,6 +531,19 @@ async def test_a_shard_of_whose_records_nobody_says_when_they_arrived_is_not_the
 
 
 @virtual
+async def test_a_batch_of_which_nobody_says_how_far_behind_it_is_is_not_at_the_tip():
+    world = a_world(shards=2)
+    world.stream.alter = lambda shard_id, page: (
+        replace(page, millis_behind_latest=None) if shard_id == key(1) else page
+    )
+    for shard in (0, 1):
+        world.put(10 * shard, 10 * shard + 3, number=shard)
+    await world.turn(turn_ms=10_000)
+    told = {call.batch.shard_id: call.batch.millis_behind_latest for call in world.handler.calls}
+    assert told == {key(0): 0, key(1): None}
+
+
+@virtual
 async def test_a_failing_shard_gives_its_turn_to_the_others_while_it_backs_off():
     world = a_world(shards=2, max_attempts=0)
     world.handler._script = poison(1)

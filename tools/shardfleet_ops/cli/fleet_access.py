@@ -113,14 +113,15 @@ class FleetAccess:
 
     async def records(
         self, shard_id: str, *, since_ms: int
-    ) -> AsyncIterator[tuple[Sequence["Record"], int]]:
+    ) -> AsyncIterator[tuple[Sequence["Record"], int | None]]:
         """
         Yield one page of a shard a second, from the first record that arrived at an instant on.
 
         One call a second leaves four of the shard's five to the fleet. Ends at the shard's end.
 
         Yields:
-            The records in order, aggregates taken apart, and how far they lie behind the tip.
+            The records in order, aggregates taken apart, and how far they lie behind the tip, None
+            where Kinesis does not say.
 
         Raises:
             ShardGone: no such shard.
@@ -142,7 +143,7 @@ class FleetAccess:
         expander = Deaggregator(shard, None, config=self.config, sink=ports.events)
         async for page in reader.pages():
             expanded = await expander.expand(page.records, None)
-            yield expanded.records, page.millis_behind_latest or 0
+            yield expanded.records, page.millis_behind_latest
 
     async def reading(self) -> FleetReading:
         """

@@ -128,10 +128,15 @@ async def _follow(
 
 
 def _line(record: Record) -> str:
-    arrived = datetime.fromtimestamp(record.approximate_arrival_ms / 1000, UTC)
     place = f"{record.shard_id} {record.sequence_number}:{record.sub_sequence_number}"
-    time = f"{arrived:%Y-%m-%dT%H:%M:%S}.{arrived.microsecond // 1000:03}Z"
-    return f"{time} {place} {record.partition_key} {_text_of(record)}"
+    return f"{_arrival_of(record)} {place} {record.partition_key} {_text_of(record)}"
+
+
+def _arrival_of(record: Record) -> str:
+    if not record.approximate_arrival_ms:
+        return "-"
+    arrived = datetime.fromtimestamp(record.approximate_arrival_ms / 1000, UTC)
+    return f"{arrived:%Y-%m-%dT%H:%M:%S}.{arrived.microsecond // 1000:03}Z"
 
 
 def _text_of(record: Record) -> str:
@@ -145,7 +150,7 @@ def _as_json(record: Record) -> dict[str, Any]:
         "sub_sequence_number": record.sub_sequence_number,
         "partition_key": record.partition_key,
         "explicit_hash_key": record.explicit_hash_key,
-        "arrived_ms": record.approximate_arrival_ms,
+        "arrived_ms": record.approximate_arrival_ms or None,
         "aggregated": record.aggregated,
     }
     try:

@@ -56,13 +56,14 @@ async def _where(fleet: FleetAccess, key: str, *, at: str, pages_most: int) -> d
         stops=reading.stops,
         failing=reading.failing,
     )
+    arrived_ms = record.approximate_arrival_ms or None
     return place | {
         "shard_id": record.shard_id,
         "state": answer.state.value,
         "sequence_number": record.sequence_number,
         "sub_sequence_number": record.sub_sequence_number,
-        "arrived_ms": record.approximate_arrival_ms,
-        "waited_ms": max(0, reading.at_ms - record.approximate_arrival_ms),
+        "arrived_ms": arrived_ms,
+        "waited_ms": None if arrived_ms is None else max(0, reading.at_ms - arrived_ms),
         "owner": answer.owner,
         "checkpoint": answer.checkpoint,
         "why": answer.why,
@@ -83,13 +84,13 @@ async def _find(
         shard_id = shard.shard_id
         async for records, lag_ms in fleet.records(shard_id, since_ms=since_ms):
             for record in records:
-                arrived_ms = record.approximate_arrival_ms
+                arrived_ms = record.approximate_arrival_ms or arrived_ms
                 if record.partition_key == key:
                     return shard_id, record, None
             left -= 1
             if not left:
                 return shard_id, None, arrived_ms
-            if not lag_ms:
+            if lag_ms == 0:
                 break
     return shard_id, None, None
 
@@ -123,7 +124,9 @@ def _lines(key: str, answer: dict[str, Any]) -> Iterator[str]:
         return
     record = f"{answer['sequence_number']}:{answer['sub_sequence_number']}"
     yield f"{answer['state'].lower()}: {answer['why']}."
+    waited_ms = answer["waited_ms"]
+    ago = "" if waited_ms is None else f", arrived {waited_ms / 1000:.1f} s ago"
     yield (
-        f"Record {record} of {answer['shard_id']}, arrived {answer['waited_ms'] / 1000:.1f} s ago; "
+        f"Record {record} of {answer['shard_id']}{ago}; "
         f"owner {answer['owner'] or 'none'}, checkpoint {answer['checkpoint'] or 'none'}."
     )

@@ -26,7 +26,7 @@ class ManagerTurnDone(Event, frozen=True, kw_only=True):
         hash_range_holes: parts of the hash space that no unfinished lease covers.
         millis_behind_latest_max: the greatest lag, of leases that nobody reads too; not of those
             that somebody else reads.
-        millis_behind_latest_min: the least, of those that are known.
+        millis_behind_latest_min: the least, of those that are known; both -1: none is known.
         leases_of_unknown_lag: leases of which nothing is known that would tell; nor of those.
         slots_wanted: worker slots that the leases need.
         slots_running: those that run, and were heard of within two failover times.

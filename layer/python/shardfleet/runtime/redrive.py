@@ -121,7 +121,7 @@ class Redrive:
             records,
             shard_id=self._records[0].shard_id,
             stream_arn=self._stream_arn,
-            millis_behind_latest=0,
+            millis_behind_latest=None,
             attempt=1,
             deadline_ms=self._clock.now_ms() + self._timeout_ms,
         )

@@ -103,7 +103,8 @@ def divided(
     if len(page.records) <= records_most:
         return page, None
     first, rest = page.records[:records_most], page.records[records_most:]
-    lag_ms = max(1, now_ms - rest[0].approximate_arrival_ms)
+    arrived_ms = rest[0].approximate_arrival_ms
+    lag_ms = max(1, now_ms - arrived_ms) if arrived_ms else None
     token = first[-1].sequence_number
     part = RecordsPage(records=first, resume_token=token, millis_behind_latest=lag_ms)
     return part, replace(page, records=rest, size_bytes=None)

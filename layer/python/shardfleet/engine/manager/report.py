@@ -70,6 +70,8 @@ async def report_turn(
     # What is paused waits, like what is stopped: its records will expire, too.
     lags = _lags(report, paused | stops, others=others, config=config)
     _tell_of_each(events, report, lags=lags)
+    unknown = len(mine - lags.keys())
+    untold = -1 if unknown else 0  # Of no lease at all there is nothing to be behind of.
     # What cannot be read is there: of its shard is not to be told that it has no lease.
     known = [*plan.leases, *plan.unreadable.stand_ins]
     running = _running(snapshot.slots, heard_ms=report.at_ms - 2 * config.failover_ms)
@@ -85,11 +87,9 @@ async def report_turn(
         sleep_off=int(bool(plan.sleepers.off)),
         unread_shards=len(unread_shards(plan.graph, known)),
         hash_range_holes=len(unread_ranges(known, plan.graph)),
-        millis_behind_latest_max=max(lags.values(), default=0),
-        millis_behind_latest_min=min(
-            (lag for key, lag in lags.items() if key not in paused), default=0
-        ),
-        leases_of_unknown_lag=len(mine - lags.keys()),
+        millis_behind_latest_max=max(lags.values(), default=untold),
+        millis_behind_latest_min=min([lags[key] for key in lags.keys() - paused], default=untold),
+        leases_of_unknown_lag=unknown,
         slots_wanted=plan.slots.wanted,
         slots_running=running,
         slots_missing=max(0, plan.slots.wanted - running),

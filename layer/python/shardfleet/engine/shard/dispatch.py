@@ -191,7 +191,7 @@ class Dispatcher:
             records,
             shard_id=held.shard.shard_id,
             stream_arn=held.shard.stream_arn,
-            millis_behind_latest=max(0, held.lag_ms),
+            millis_behind_latest=held.lag_ms if held.lag_ms >= 0 else None,
             attempt=attempt,
             deadline_ms=self._clock.now_ms() + self._timeout_ms,
         )
