@@ -11,7 +11,6 @@ import json
 import urllib.request
 from typing import Any
 
-from botocore.exceptions import BotoCoreError, ClientError
 from stack_events import end_workers, invoke_manager
 
 
@@ -20,9 +19,9 @@ def handler(event: dict[str, Any], _context: object) -> None:
     is_deploy = event["RequestType"] in ("Create", "Update")
     try:
         reason = invoke_manager(event) if is_deploy else end_workers(event)
-    except (BotoCoreError, ClientError) as error:
+    except Exception as error:  # noqa: BLE001 - CloudFormation waits an hour for an answer
         otherwise = "the schedule will invoke the lease manager"
-        reason = f"{otherwise if is_deploy else 'the executions end by themselves'}: {error}"
+        reason = f"{otherwise if is_deploy else 'the executions end by themselves'}: {error!r}"
     print(reason)  # noqa: T201 - standard output is the function's log
     answer = {name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}
     # A deletion answers for the resource that it was asked about.

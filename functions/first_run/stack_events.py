@@ -26,9 +26,14 @@ def invoke_manager(event: dict[str, Any]) -> str:
 
 
 def end_workers(event: dict[str, Any]) -> str:
-    """Delete the state machine and stop what it runs. Raises what boto3 raises."""
-    stacks = boto3.client("cloudformation").describe_stacks(StackName=event["StackId"])["Stacks"]
-    if stacks[0]["StackStatus"] not in GOING:
+    """
+    Delete the state machine and stop what it runs.
+
+    Raises what boto3 raises, and KeyError for what an answer lacks.
+
+    """
+    stacks = boto3.client("cloudformation").describe_stacks(StackName=event["StackId"])
+    if stacks["Stacks"][0]["StackStatus"] not in GOING:
         return "the stack stays, and so do its workers"
     machine, states = event["ResourceProperties"]["StateMachine"], boto3.client("stepfunctions")
     states.delete_state_machine(stateMachineArn=machine)

@@ -11,8 +11,7 @@ import urllib.request
 from typing import Any
 
 import boto3
-from botocore.exceptions import BotoCoreError, ClientError
-from spark_end import Patience, StillThere, end_job
+from spark_end import Patience, end_job
 from spark_look import look
 
 GONE = "spark-job"
@@ -35,8 +34,8 @@ def end(event: dict[str, Any], context: Any) -> None:
     status = "SUCCESS"
     try:
         reason = _end(event, left_s=lambda: context.get_remaining_time_in_millis() / 1_000)
-    except (BotoCoreError, ClientError, StillThere) as error:
-        status, reason = "FAILED", str(error)
+    except Exception as error:  # noqa: BLE001 - CloudFormation waits an hour for an answer
+        status, reason = "FAILED", f"{type(error).__name__}: {error}"
     print(reason)  # noqa: T201 - standard output is the function's log
     answer = {name: event[name] for name in ("StackId", "RequestId", "LogicalResourceId")}
     answer |= {"Status": status, "Reason": reason, "PhysicalResourceId": GONE}

@@ -9,6 +9,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from shardfleet.domain.jobs import DAY_MS, ENDED, BackOff, JobPlan, SeenRun, plan_job
+from shardfleet.errors import ShardfleetError
 
 NAMESPACE, FAILURES = "shardfleet", "job_failures_in_a_row"
 
@@ -32,7 +33,8 @@ def look(event: dict[str, Any], *, emr: Any, stacks: Any, now_ms: int) -> dict[s
     Returns:
         What is logged: the reason, what was done, and the metric (embedded metric format).
 
-    Raises what boto3 raises, but for what another look or the run itself was faster at.
+    Raises what boto3 raises, but for what another look or the run itself was faster at; and
+    ShardfleetError where nobody says how the stack is.
 
     """
     request = in_sdk_words(event["StartJobRun"])
@@ -40,7 +42,7 @@ def look(event: dict[str, Any], *, emr: Any, stacks: Any, now_ms: int) -> dict[s
     request["name"] = f"{event['Name']}-{hash_of(request)}"
     application_id = request["applicationId"]
     # First: nothing is begun by a look that began before the stack was about to be changed.
-    status = stacks.describe_stacks(StackName=event["Stack"])["Stacks"][0]["StackStatus"]
+    status = _status_of(event["Stack"], stacks)
     plan = plan_job(
         request["name"],
         list(runs_of(application_id, emr, now_ms=now_ms)),
@@ -53,6 +55,13 @@ def look(event: dict[str, Any], *, emr: Any, stacks: Any, now_ms: int) -> dict[s
         cancel(application_id, run_id, emr=emr, grace_s=event["GraceSeconds"])
     started = start(request, plan.start_token, emr=emr) if plan.start_token else ""
     return {"started": started, **_told(plan, fleet=event["Fleet"], now_ms=now_ms)}
+
+
+def _status_of(stack: str, stacks: Any) -> str:
+    found = stacks.describe_stacks(StackName=stack).get("Stacks")
+    if not found:
+        raise ShardfleetError(f"CloudFormation does not say how stack {stack} is: nothing is begun")
+    return str(found[0]["StackStatus"])
 
 
 def runs_of(application_id: str, emr: Any, *, now_ms: int) -> Iterator[SeenRun]:

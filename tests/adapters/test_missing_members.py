@@ -7,220 +7,42 @@ call then has a result, or an error of ours, and never a bare exception.
 
 import copy
 import io
-import json
-from contextlib import suppress
-from datetime import UTC, datetime
+from contextlib import nullcontext, suppress
+from importlib.util import module_from_spec, spec_from_file_location
+from types import SimpleNamespace
 
 import botocore.session
 import pytest
+from botocore.session import Session
 
-from shardfleet.adapters.dynamodb.items import item_from_fields
+from shardfleet.adapters.clients.account_access import Access, AccountClients
+from shardfleet.adapters.dynamodb.tables import ensure_state_table
 from shardfleet.adapters.thread_pool import ThreadPool
-from shardfleet.config import FleetConfig
-from shardfleet.domain.leases import changes
 from shardfleet.errors import ConfigurationError, OutcomeUnknown, ShardfleetError, Throttled
 from shardfleet_ops.aws.kept_records import KeptInBucket, KeptInQueue
+from shardfleet_ops.aws.owner_index import DynamoDBOwnerIndex
+from shardfleet_ops.cli import logs
 from shardfleet_ops.cli.cost import around_of
 from shardfleet_ops.cli.fleets import FleetName, fleets_of
 from shardfleet_ops.operate.given_up import FailedBucket, RefusedDocument
 from shardfleet_spark.aws.schema_registries import GlueRegistry
 from shardfleet_spark.plan.checkpoints import S3Checkpoint
-from tests.adapters.test_every_answer import CALLS, LEASE, answer_of, stream, writer
-from tests.engine.unkind_stream import ARN
+from shardfleet_spark.publish.figures import LAG, CloudWatchFigures
+from tests.adapters.answers_in_full import ANSWERS, DOCUMENT, ITEM, METADATA, SEAL
+from tests.adapters.test_every_answer import (
+    CALLS,
+    answer_of,
+    pools,
+    s3_seals,
+    seals,
+    stream,
+    writer,
+)
+from tests.adapters.test_every_answer import SEAL as SEAL_KEY
+from tests.test_tidy import ROOT
 
 SESSION = botocore.session.get_session()
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SHARD = {
-    "ShardId": "shardId-000000000000",
-    "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"},
-    "SequenceNumberRange": {"StartingSequenceNumber": "1", "EndingSequenceNumber": "2"},
-    "ParentShardId": "shardId-000000000001",
-    "AdjacentParentShardId": "shardId-000000000002",
-}
-ITEM = item_from_fields(changes.create(LEASE).sets)
-DOCUMENT = {
-    "kind": {"S": "slot"},
-    "id": {"S": "s"},
-    "version": {"N": "1"},
-    "body": {"M": {}},
-}
-SEAL = {"sid": {"S": "s"}, "item": {"S": "2-bb/00003"}, "body": {"B": b"x"}}
-CONFIG = FleetConfig(
-    fleet="f", stream_arn=ARN, lease_table="leases", state_table="state", worker_function="worker"
-)
 OWN = FailedBucket(bucket="b", folder="shardfleet/failed/1/r/f/")
-KEPT = json.dumps(
-    {
-        "KinesisBatchInfo": {
-            "streamArn": ARN,
-            "shardId": SHARD["ShardId"],
-            "startSequenceNumber": "1",
-            "endSequenceNumber": "1",
-            "batchSize": 1,
-        },
-        "payload": json.dumps({"Records": [{}]}),
-    }
-)
-UNITS = {"TableName": "t", "CapacityUnits": 0.5}
-# What a service answers in full, as botocore reads it; None: it has nothing that is read.
-ANSWERS = {
-    "kinesis": {
-        "DescribeStreamSummary": {
-            "StreamDescriptionSummary": {
-                "StreamName": "s",
-                "StreamARN": "arn",
-                "StreamStatus": "ACTIVE",
-                "RetentionPeriodHours": 24,
-                "StreamCreationTimestamp": NOW,
-                "EnhancedMonitoring": [],
-                "OpenShardCount": 1,
-                "MaxRecordSizeInKiB": 1024,
-            }
-        },
-        "GetRecords": {
-            "Records": [
-                {
-                    "SequenceNumber": "1",
-                    "ApproximateArrivalTimestamp": NOW,
-                    "Data": b"x",
-                    "PartitionKey": "k",
-                    "EncryptionType": "KMS",
-                }
-            ],
-            "NextShardIterator": "i",
-            "MillisBehindLatest": 5,
-            "ChildShards": [
-                {
-                    "ShardId": "shardId-000000000001",
-                    "ParentShards": ["shardId-000000000000"],
-                    "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"},
-                }
-            ],
-        },
-        "GetShardIterator": {"ShardIterator": "i"},
-        "ListShards": {"Shards": [SHARD]},
-        "PutRecords": {
-            "FailedRecordCount": 0,
-            "Records": [
-                {
-                    "SequenceNumber": "1",
-                    "ShardId": "shardId-000000000000",
-                    "ErrorCode": "InternalFailure",
-                    "ErrorMessage": "no",
-                }
-            ],
-            "EncryptionType": "KMS",
-        },
-    },
-    "dynamodb": {
-        "GetItem": {"Item": ITEM, "ConsumedCapacity": UNITS},
-        "Scan": {"Items": [ITEM], "Count": 1, "ConsumedCapacity": UNITS},
-        "Query": {"Items": [ITEM], "Count": 1, "ConsumedCapacity": UNITS},
-        "UpdateItem": {"Attributes": ITEM, "ConsumedCapacity": UNITS},
-        "PutItem": {"Attributes": ITEM, "ConsumedCapacity": UNITS},
-        "DeleteItem": {"Attributes": ITEM, "ConsumedCapacity": UNITS},
-        "DescribeTable": {
-            "Table": {
-                "TableName": "t",
-                "TableStatus": "ACTIVE",
-                "KeySchema": [{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-                "BillingModeSummary": {"BillingMode": "PAY_PER_REQUEST"},
-                "GlobalSecondaryIndexes": [
-                    {"IndexName": "LeaseOwnerToLeaseKeyIndex", "IndexStatus": "ACTIVE"}
-                ],
-            }
-        },
-    },
-    "stepfunctions": {
-        "StartExecution": {"executionArn": "arn", "startDate": NOW},
-        "DescribeExecution": {
-            "executionArn": "arn",
-            "stateMachineArn": "arn",
-            "name": "n",
-            "status": "RUNNING",
-            "startDate": NOW,
-            "stopDate": NOW,
-        },
-    },
-    "s3": {
-        "PutObject": {"ETag": "e"},
-        "GetObject": {"Body": KEPT.encode(), "ETag": "e", "ContentLength": len(KEPT)},
-        "ListObjectsV2": {"Contents": [{"Key": "k", "Size": 1}], "KeyCount": 1},
-        "DeleteObject": {"DeleteMarker": True, "VersionId": "v"},
-    },
-    "sqs": {
-        "SendMessage": {"MessageId": "m", "MD5OfMessageBody": "d"},
-        "ReceiveMessage": {"Messages": [{"MessageId": "m", "ReceiptHandle": "r", "Body": KEPT}]},
-        "ChangeMessageVisibility": {},
-        "DeleteMessage": {},
-    },
-    "glue": {
-        "GetSchemaVersion": {
-            "SchemaVersionId": "x",
-            "SchemaDefinition": "{}",
-            "DataFormat": "AVRO",
-            "Status": "AVAILABLE",
-        }
-    },
-    "cloudformation": {
-        "ListStackResources": {
-            "StackResourceSummaries": [
-                {
-                    "LogicalResourceId": f"Fleet{name}",
-                    "PhysicalResourceId": "manager",
-                    "ResourceType": kind,
-                    "ResourceStatus": "CREATE_COMPLETE",
-                    "LastUpdatedTimestamp": NOW,
-                }
-                for name, kind in (
-                    ("FirstRun0123ABCD", "Custom::ShardFleetFirstRun"),
-                    ("Alarm", "AWS::CloudWatch::Alarm"),
-                )
-            ]
-        }
-    },
-    "sns": {"Publish": {"MessageId": "m"}},
-    "cloudwatch": {
-        "DescribeAlarms": {
-            "MetricAlarms": [
-                {
-                    "AlarmName": "lag",
-                    "Metrics": [
-                        {
-                            "Id": "m1",
-                            "MetricStat": {
-                                "Metric": {"Namespace": "n", "MetricName": "lag"},
-                                "Period": 60,
-                                "Stat": "Maximum",
-                            },
-                        }
-                    ],
-                }
-            ]
-        }
-    },
-    "lambda": {
-        "GetFunctionConfiguration": {
-            "FunctionName": "manager",
-            "MemorySize": 256,
-            "Timeout": 75,
-            "Environment": {"Variables": CONFIG.to_env()},
-        },
-        "Invoke": {
-            "StatusCode": 200,
-            "FunctionError": "Unhandled",
-            "LogResult": "l",
-            "Payload": b"{}",
-            "ExecutedVersion": "1",
-        },
-    },
-}
-METADATA = {
-    "ResponseMetadata": {
-        "HTTPStatusCode": 200,
-        "HTTPHeaders": {"date": "Thu, 01 Jan 2026 00:00:00 GMT"},
-    }
-}
 SEALS = dict.fromkeys(("a seal", "a plan's seals", "a seal stored"), SEAL)
 # What is in the table, where it is no lease.
 STORED = SEALS | dict.fromkeys(
@@ -248,7 +70,76 @@ def in_session(client, call):
         return call()
 
 
+def of_function(folder, module, call):
+    """Return a call of one of our own functions' modules, whose clients are all this one."""
+
+    def with_client(client):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(ROOT / "functions" / folder)
+            patch.setattr("boto3.client", lambda _: client)
+            spec = spec_from_file_location(module, ROOT / "functions" / folder / f"{module}.py")
+            found = module_from_spec(spec)
+            spec.loader.exec_module(found)
+            patch.setattr("urllib.request.urlopen", lambda *_, **__: nullcontext())
+            return call(found, client)
+
+    return with_client
+
+
+def looked(module, client):
+    event = {"Name": "n", "Plan": {}, "Stack": "s", "Fleet": "f", "GraceSeconds": 15}
+    event["StartJobRun"] = {"ApplicationId": "a", "JobDriver": {"SparkSubmit": {}}}
+    return module.look(event, emr=client, stacks=client, now_ms=1_900_000_000_000)
+
+
+def answered(name, **properties):
+    """Answer CloudFormation, which waits an hour for it, of a deletion."""
+    event = dict.fromkeys(("StackId", "RequestId", "LogicalResourceId", "PhysicalResourceId"), "x")
+    event |= {"RequestType": "Delete", "ResponseURL": "http://x", "ResourceProperties": properties}
+    lasting = SimpleNamespace(get_remaining_time_in_millis=lambda: 0)
+    return lambda module, _: getattr(module, name)(event, lasting)
+
+
+def with_role(client):
+    """Sign a request with the keys of a role, for which STS is asked."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = Session.create_client
+        patch.setenv("AWS_ACCESS_KEY_ID", "key")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        patch.setattr(
+            Session,
+            "create_client",
+            lambda own, name, *a, **k: client if name == "sts" else made(own, name, *a, **k),
+        )
+        access = Access(
+            region="eu-central-1", role_arn="arn:aws:iam::1:role/r", endpoint="http://127.0.0.1:9"
+        )
+        return AccountClients(access).stream_arn("s")
+
+
+def log_lines(client):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "_client", lambda _: client)
+        return list(logs._Reader("group", since_ms=0).read())
+
+
+END = {"On": "Delete", "WatchSeconds": "0", "GraceSeconds": "15", "Application": "A"}
 MORE_CALLS = {
+    "a look at a job": of_function("spark_job", "spark_look", looked),
+    "a run that goes": of_function(
+        "spark_job", "spark_look", lambda it, c: it.cancel("a", "r", emr=c, grace_s=15)
+    ),
+    "a job's end": of_function("spark_job", "spark_job", answered("end", **END)),
+    "workers' end": of_function(
+        "first_run", "handler", answered("handler", Manager="m", StateMachine="arn")
+    ),
+    "a role": with_role,
+    "lines of a log": log_lines,
+    "tables that are made": lambda client: ensure_state_table(client, "t"),
+    "an index that is made": lambda client: DynamoDBOwnerIndex("t", pools(client)).make(),
+    "seals that go": lambda client: seals(client).delete([SEAL_KEY]),
+    "seals in S3 that go": lambda client: s3_seals(client).delete([SEAL_KEY]),
+    "figures": lambda client: CloudWatchFigures(client, "f").put({LAG: [1.0]}, at_ms=0),
     **{name: call for name, (call, _) in CALLS.items()},
     "the largest record": lambda client: writer(client).record_bytes_most(),
     "a table's listing": lambda client: stream(client).list_shards(),
@@ -293,12 +184,26 @@ def optional(shape, value, path=()):
             yield from optional(member, value[name], (*path, name))
 
 
-def without(value, path):
+def words(shape, value, path=()):
+    """Yield the path of each member of a value of which the model lists what it may be."""
+    if shape is not None and shape.type_name == "list":
+        for number, each in enumerate(value):
+            yield from words(shape.member, each, (*path, number))
+    elif shape is not None and shape.type_name == "structure" and shape.name != "AttributeValue":
+        for name in [each for each in shape.members if each in value]:
+            yield from words(shape.members[name], value[name], (*path, name))
+    elif getattr(shape, "enum", ()):
+        yield path
+
+
+def without(value, path, instead=None):
     changed = copy.deepcopy(value)
     place = changed
     for step in path[:-1]:
         place = place[step]
     del place[path[-1]]
+    if instead is not None:
+        place[path[-1]] = instead
     return changed
 
 
@@ -316,14 +221,16 @@ class Answering:
     """A client of any service that answers in full, but for what one operation leaves out."""
 
     class exceptions:  # noqa: N801 - boto3's
-        EntityNotFoundException = KeyboardInterrupt
+        EntityNotFoundException = StateMachineDoesNotExist = KeyboardInterrupt
+        ResourceNotFoundException = ValidationException = KeyboardInterrupt
 
     class meta:  # noqa: N801 - botocore's
         class events:  # noqa: N801
             register = staticmethod(lambda *_, **__: None)
 
-    def __init__(self, about, operation=None, path=None):
+    def __init__(self, about, operation=None, path=None, instead=None):
         self.about, self.operation, self.path, self.asked = about, operation, path, set()
+        self.instead = instead
 
     def get_paginator(self, name):
         return Pages(getattr(self, name))
@@ -343,7 +250,7 @@ class Answering:
                 answer |= {member: value} if member in answer else {}
             answer |= copy.deepcopy(METADATA)
             if name == self.operation:
-                answer = without(answer, self.path)
+                answer = without(answer, self.path, self.instead)
             for member in ("Body", "Payload"):
                 if member in answer:
                     answer[member] = io.BytesIO(answer[member])
@@ -364,16 +271,24 @@ def cells():
             raise
         for operation in sorted(client.asked):
             service, name = OPERATIONS[operation]
-            for path in optional(output_of(operation), ANSWERS[service][name]):
-                yield pytest.param(about, operation, path, id=f"{about}: {name} {path}")
-            for path in (("ResponseMetadata", "HTTPHeaders", "date"),):
-                yield pytest.param(about, operation, path, id=f"{about}: {name} {path[-1]}")
+            shape, answer = output_of(operation), ANSWERS[service][name]
+            date = ("ResponseMetadata", "HTTPHeaders", "date")
+            for path in (*optional(shape, answer), date):
+                yield pytest.param(about, operation, path, None, id=f"{about}: {name} {path}")
+            for path in words(shape, answer):
+                made = f"{about}: {name} {path} of tomorrow"
+                yield pytest.param(about, operation, path, "OF_TOMORROW", id=made)
 
 
-@pytest.mark.parametrize(("about", "operation", "path"), [*cells()])
-def test_a_member_that_is_missing_is_no_bare_exception(about, operation, path):
+CELLS = [*cells()]
+
+
+@pytest.mark.parametrize(("about", "operation", "path", "instead"), CELLS)
+def test_a_member_that_is_missing_or_of_tomorrow_is_no_bare_exception(
+    about, operation, path, instead
+):
     with suppress(ShardfleetError):
-        answer_of(MORE_CALLS[about](Answering(about, operation, path)))
+        answer_of(MORE_CALLS[about](Answering(about, operation, path, instead)))
 
 
 def test_what_nobody_says_is_what_it_is_unless_set_otherwise():

@@ -8,7 +8,9 @@ import botocore.session
 import pytest
 
 from shardfleet_ops.cli.examination import _ahead_ms, _Examination
-from tests.adapters.test_missing_members import METADATA, optional, without
+from tests.adapters.answers_in_full import METADATA
+from tests.adapters.test_missing_members import CELLS, OPERATIONS, optional, without
+from tests.facts.test_facts import called_by_clients
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ANSWERS = {
@@ -106,3 +108,24 @@ def test_what_an_answer_lacks_is_unseen_and_named(service, name, path):
 @pytest.mark.parametrize("headers", [{}, {"date": "soon"}, {"date": "Thu, 99 Jan 2026 00:00 GMT"}])
 def test_a_clock_that_nobody_told_is_not_ahead(headers):
     assert _ahead_ms({"ResponseMetadata": {"HTTPHeaders": headers}}, 1_767_225_600_000) == 0
+
+
+PRODUCT = ("layer/python/shardfleet", "functions", "spark", "tools/shardfleet_ops")
+# Calls that no client method of ours makes, and what is not left out here.
+OTHERWISE = {"sts AssumeRole", "kinesis SubscribeToShard"}
+ELSEWHERE = {
+    "dynamodb CreateTable": "only that it was made is read",
+    "dynamodb UpdateTimeToLive": "nothing is read",
+    "emr-serverless GetJobRun": "what is read the model requires",
+    "emr-serverless StartJobRun": "what is read the model requires",
+    "emr-serverless StopApplication": "nothing is read",
+    "kinesis SubscribeToShard": "its events: tests/adapters/test_malformed_pages.py",
+    "sqs GetQueueAttributes": "only whether there is a queue is read",
+}
+
+
+def test_of_every_operation_that_the_product_calls_members_are_left_out():
+    there = {" ".join(OPERATIONS[cell.values[1]]) for cell in CELLS}
+    there |= {f"{service} {name}" for service, name in ANSWERS}
+
+    assert (called_by_clients(*PRODUCT) | OTHERWISE) - there == ELSEWHERE.keys()

@@ -205,8 +205,8 @@ def in_sdk_words(action):
     return f"{SERVICE_OF_ACTION.get(service, service)} {operation}"
 
 
-def called_by_clients():
-    sources = {path: path.read_text("utf-8") for path in callers()}
+def called_by_clients(*places):
+    sources = {path: path.read_text("utf-8") for path in callers(*places or CALLERS)}
     services = {service for source in sources.values() for service in CLIENT.findall(source)}
     methods = operations_by_method(services | {name.partition(" ")[0] for name in OPERATIONS})
     found = set()
@@ -220,8 +220,8 @@ def called_by_clients():
     return found
 
 
-def callers():
-    for place in CALLERS:
+def callers(*places):
+    for place in places:
         for path in sorted((ROOT / place).rglob("*.py")):
             folder = path.parent.relative_to(ROOT).as_posix()
             if folder not in EMBEDDED or path.name == "deploy.py":

@@ -14,7 +14,7 @@ from shardfleet.adapters.dynamodb.leases import (
 from shardfleet.adapters.sdk_errors import ConditionFailed, RefusalIsAnswer, SdkCall, unsettled
 from shardfleet.adapters.thread_pool import in_threads_of
 from shardfleet.domain.balance.migration import IndexStatus
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import ConfigurationError, ShardfleetError
 
 _NO_LEASE = "shardfleet-has-no-lease-of-this-name"
 
@@ -35,6 +35,7 @@ class DynamoDBOwnerIndex:
         Raises:
             ConfigurationError: there is no such table, or it is no lease table.
             Throttled: try again later.
+            ShardfleetError: the index is in a state that nobody knows.
 
         """
         table = self._described()
@@ -47,7 +48,10 @@ class DynamoDBOwnerIndex:
         found = {each.get("IndexName"): each for each in table.get("GlobalSecondaryIndexes", ())}
         if OWNER_INDEX not in found:
             return IndexStatus.MISSING
-        return IndexStatus(found[OWNER_INDEX].get("IndexStatus", "ACTIVE"))
+        said = found[OWNER_INDEX].get("IndexStatus", IndexStatus.ACTIVE)
+        if said not in IndexStatus.__members__:
+            raise ShardfleetError(f"DescribeTable {self._table}: its index is {str(said)[:40]!r}")
+        return IndexStatus(said)
 
     @in_threads_of("_pools.writes")
     def make(self) -> None:
@@ -62,7 +66,7 @@ class DynamoDBOwnerIndex:
         table = self._described()
         index: dict[str, Any] = dict(OWNER_INDEX_SCHEMA)
         if table.get("BillingModeSummary", {}).get("BillingMode") != "PAY_PER_REQUEST":
-            given = table["ProvisionedThroughput"]
+            given = self._describing.whole(table["ProvisionedThroughput"])
             names = ("ReadCapacityUnits", "WriteCapacityUnits")
             index["ProvisionedThroughput"] = {name: given[name] for name in names}
         # Another command, or a KCL 3, that begins at the same time has the same index made.
@@ -99,8 +103,12 @@ class DynamoDBOwnerIndex:
             return ""
         return f"an item {_NO_LEASE} is in {self._table}"
 
-    def _described(self) -> Any:
+    @property
+    def _describing(self) -> SdkCall:
         codes = {"ResourceNotFoundException": unsettled(ConfigurationError)}
-        call = SdkCall(f"DescribeTable {self._table}", codes=codes)
+        return SdkCall(f"DescribeTable {self._table}", codes=codes)
+
+    def _described(self) -> Any:
+        call = self._describing
         answer = call.run(self._pools.read_client.describe_table, TableName=self._table)
         return call.whole(answer["Table"])

@@ -10,7 +10,7 @@ from msgspec import to_builtins
 from shardfleet.domain.cost.prices import PRICES, Prices, changed_prices
 from shardfleet.domain.cost.usage import DAYS_PER_MONTH, days_of, rate_per_day
 from shardfleet.domain.slots.slot import SlotState
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import ConfigurationError, ShardfleetError
 from shardfleet.foreign import read_bytes, read_json
 from shardfleet_ops.cli.fleet_access import (
     FleetAccess,
@@ -105,13 +105,16 @@ def around_of(name: FleetName) -> dict[str, Any]:
         alarms = fleet.of_type("AWS::CloudWatch::Alarm")
         # Without names it would tell of all alarms that there are; a fleet has some dozens.
         call, names = SdkCall("DescribeAlarms"), {"AlarmNames": alarms, "MaxRecords": 100}
-        watched = call.run(watch.describe_alarms, **names).get("MetricAlarms", []) if alarms else []
+        watched = call.run(watch.describe_alarms, **names)["MetricAlarms"] if alarms else []
         call, arn = SdkCall("DescribeStreamSummary"), fleet.config.stream_arn
         kinesis = session.client("kinesis", region_name=region_of(arn))
         summary = call.run(kinesis.describe_stream_summary, StreamARN=arn)
-        mode = summary["StreamDescriptionSummary"].get("StreamModeDetails", {}).get("StreamMode")
+        told = summary["StreamDescriptionSummary"].get("StreamModeDetails", {}).get("StreamMode")
+        mode = told or StreamMode.PROVISIONED  # A service of before there were others says nothing.
+        if mode not in StreamMode.__members__:
+            raise ShardfleetError(f"DescribeStreamSummary: no price is known of mode {mode[:40]!r}")
     return {
-        "mode": StreamMode(mode or StreamMode.PROVISIONED),
+        "mode": StreamMode(mode),
         "alarm_metrics": sum(map(_watched, watched)),
         "composites": len(fleet.of_type("AWS::CloudWatch::CompositeAlarm")),
         "dashboards": len(fleet.of_type("AWS::CloudWatch::Dashboard")),

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import to_builtins
 
+from shardfleet.adapters.sdk_errors import SdkCall
 from shardfleet.errors import ConfigurationError
 from shardfleet_ops.cli.fleet_access import JsonOption, reaching_aws, with_fleet
 from shardfleet_ops.cli.fleets import (
@@ -75,6 +76,7 @@ class _Reader:
 
     def __init__(self, group: str, *, since_ms: int) -> None:
         self._group = group
+        self._call = SdkCall(f"FilterLogEvents of {group}")
         self._logs = _client("logs")
         self._from_ms = since_ms
         self._seen: Counter[LogEvent] = Counter()
@@ -88,7 +90,8 @@ class _Reader:
             logGroupName=self._group, startTime=self._from_ms
         )
         for page in pages:
-            for found in page["events"]:
+            for each in self._call.whole(page)["events"]:
+                found = self._call.whole(each)
                 event = LogEvent(
                     at_ms=found["timestamp"],
                     stream=found["logStreamName"],

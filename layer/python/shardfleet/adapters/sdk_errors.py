@@ -154,7 +154,7 @@ class SdkCall(Struct, frozen=True):
                 return self._unanswered(str(error))
             case sdk.ParamValidationError():
                 return ShardfleetError(f"{self.what}: {type(error).__name__}: {error}")
-            case _ if _is_of_parser(error):  # It may raise anything over an answer that is none.
+            case _ if _is_of_sdk(error):  # It may raise anything over an answer that is none.
                 return self._unanswered(f"the answer cannot be read: {type(error).__name__}")
             case sdk.BotoCoreError():  # Never sent: no credentials could be got, for one.
                 text = f"{self.what}: {type(error).__name__}: {error}"
@@ -186,9 +186,11 @@ class SdkCall(Struct, frozen=True):
         return error_of(RefusalKind.BROKEN, f"{self.what}: {text}", writes=self.writes)
 
 
-def _is_of_parser(error: BaseException) -> bool:
+def _is_of_sdk(error: BaseException) -> bool:
+    """Return whether the SDK raised it while it read an answer: its own or that with the keys."""
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(frame.f_globals.get("__name__") == "botocore.parsers" for frame in frames)
+    readers = ("botocore.parsers", "botocore.credentials")
+    return any(frame.f_globals.get("__name__") in readers for frame in frames)
 
 
 def unsettled(kind: ErrorFactory) -> ErrorFactory:
