@@ -6,21 +6,30 @@ Expected: what fastavro reads of the same bytes; the frames are the published on
 
 import io
 import json
+import time
 import uuid
 import zlib
+from types import SimpleNamespace
 
 import fastavro
 import pytest
 from pyspark.sql.types import StructType
 
-from shardfleet.errors import ConfigurationError
+from shardfleet.errors import ConfigurationError, ShardfleetError
 from shardfleet_spark.aws.schema_registries import NoSuchSchema
 from shardfleet_spark.payload.avro_payload import struct_of_avro
 from shardfleet_spark.payload.frames import confluent_frame as read_confluent
 from shardfleet_spark.payload.frames import glue_frame as read_glue
 from shardfleet_spark.payload.growth import grown, misfit, missing_fields
 from shardfleet_spark.payload.parsing import parse_payload
-from shardfleet_spark.payload.registered import UNKNOWN_MOST, Registered, _Reader
+from shardfleet_spark.payload.registered import (
+    ASKED_IN_VAIN_S,
+    ASKED_S,
+    SCHEMAS_MOST,
+    UNKNOWN_MOST,
+    Registered,
+    _Reader,
+)
 from shardfleet_spark.pipelines.plan import PipelinePlan
 from shardfleet_spark.pipelines.running import run_pipeline
 from tests.spark.registries import confluent_frame, glue_frame, registry
@@ -260,6 +269,81 @@ def test_ids_that_somebody_makes_up_are_few_questions_and_a_bad_record_each():
     assert all("was not asked for" in each for each in said[UNKNOWN_MOST:])
     assert reader.read(good) == (CLICKS_1[0], None)
     assert len(reader._readers) == 1 + UNKNOWN_MOST
+
+
+class Slow(Counting):
+    """A registry that takes its time for each answer, and has each id, or none but 1."""
+
+    def __init__(self, *, answer_s, has):
+        super().__init__()
+        self.answer_s, self.has, self.now_s = answer_s, has, 0.0
+
+    def schema_of(self, schema_id):
+        self.now_s += self.answer_s
+        return super().schema_of("1" if self.has else schema_id)
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("spark")  # Which reads the types.
+@pytest.mark.parametrize(
+    ("answer_s", "has", "asked_most", "said"),
+    [
+        (0, True, SCHEMAS_MOST, f"more than {SCHEMAS_MOST} schemas"),
+        (3, False, ASKED_IN_VAIN_S // 3 + 1, "was not asked for"),
+        (30, True, ASKED_S // 30 + 1, "took the registry 600 s"),
+    ],
+)
+def test_whatever_a_registry_says_of_100_000_ids_questions_time_and_memory_are_bounded(
+    answer_s, has, asked_most, said
+):
+    slow = Slow(answer_s=answer_s, has=has)
+    how = Registered("avro-confluent", {"registry": "http://127.0.0.1:9"})
+    struct = struct_of_avro(json.dumps(FIRST))
+    reader = _Reader(how, struct, registry=slow, now_s=lambda: slow.now_s)
+    frames = (confluent_frame(n, avro(FIRST, CLICKS_1[0])) for n in range(3, 100_003))
+    try:
+        last = [reader.read(each) for each in frames][-1][1]
+    except ShardfleetError as error:  # The task fails, and goes on with what its process knows.
+        last = str(error)
+    assert said in last
+    assert slow.asked <= asked_most
+    assert len(reader._readers) <= asked_most
+
+
+def twice_as_much(levels):
+    """Return a schema of some KB whose every record has the one before it twice."""
+    kind = {"type": "fixed", "name": "F", "size": 0}
+    for level in range(levels):
+        fields = [{"name": "a", "type": kind}, {"name": "b", "type": kind["name"]}]
+        kind = {"type": "record", "name": f"R{level}", "fields": fields}
+    return kind
+
+
+LONG = "x" * 100_000
+HOSTILE = {
+    "twice as much": twice_as_much(40),
+    "long names": record((LONG, ["int", "string"])),
+    "many names": record(*((f"{LONG[:5_000]}{n}", "int") for n in range(99))),
+    "many fields": record(*((f"f{n}", "int") for n in range(20_000))),
+    "another type of a long name": record(("page", record((LONG, "int")))),
+}
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("spark")  # Which reads the types.
+@pytest.mark.parametrize("about", HOSTILE)
+def test_a_schema_that_means_harm_is_a_few_words(about):
+    how = Registered("avro-confluent", {"registry": "http://127.0.0.1:9"})
+    asked = SimpleNamespace(schema_of=lambda _: json.dumps(HOSTILE[about]))
+    reader = _Reader(how, struct_of_avro(json.dumps(FIRST)), registry=asked)
+    begun_s = time.process_time()
+    try:
+        value, said = reader.read(confluent_frame(7, b""))
+    except ConfigurationError as error:
+        value, said = None, str(error)
+    assert value is None
+    assert len(said) < 500
+    assert time.process_time() - begun_s < 5
 
 
 @pytest.mark.processes

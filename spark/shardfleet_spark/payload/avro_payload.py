@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SHOWN = 200
+# Written out: a schema of 2 KB may name a type twice in a type that is named twice, and so on.
+_TYPES_MOST = 10_000
 _DIGITS_MOST = 38  # Of a decimal of Spark's.
 _NUMBER_BYTES_MOST = 10  # Of 64 bits, 7 a byte.
 # The years 1 to 9999: what Spark documents for dates and timestamps, and Python can hold.
@@ -61,12 +63,18 @@ _ReadAlone = Callable[[bytes | None], tuple[Any, str | None]]
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A type of the schema: the column's type, the same for Arrow, and the least bytes it takes."""
+    """
+    A type of the schema: the column's type, the same for Arrow, and the least bytes it takes.
+
+    `types` counts it and what is in it, written out.
+
+    """
 
     spark: DataType
     arrow: pa.DataType
     read: _Read
     bytes_least: int
+    types: int = 1
 
 
 def parse_avro(df: DataFrame, schema: str, *, column: str) -> DataFrame:
@@ -110,7 +118,8 @@ def struct_of_avro(schema: str) -> StructType:
 
     Raises:
         ConfigurationError: it is no Avro schema, no record, or has a type that Spark cannot hold,
-            or lists of what takes no bytes, of which a few bytes could announce billions.
+            or lists of what takes no bytes, of which a few bytes could announce billions, or more
+            types, written out, than any record needs.
 
     """
     found = _record_of(schema).spark
@@ -324,7 +333,7 @@ def _union_of(branches: Sequence[Any], path: str, *, named: dict[str, _Kind]) ->
             raise ValueError(f"branch {index} of a union of {len(branches)}")
         return (None, at) if branches[index] == "null" else kind.read(data, at)
 
-    return _Kind(kind.spark, kind.arrow, read, 1)
+    return _Kind(kind.spark, kind.arrow, read, 1, kind.types)
 
 
 def _fields_of(fields: Sequence[Mapping[str, Any]], path: str, *, named: dict[str, _Kind]) -> _Kind:
@@ -334,6 +343,9 @@ def _fields_of(fields: Sequence[Mapping[str, Any]], path: str, *, named: dict[st
         if name in kinds:
             raise ConfigurationError(f"{path}: field {name} twice; an Avro record has it once")
         kinds[name] = _kind_of(field["type"], f"{path}.{name}", named=named)
+    types = 1 + sum(kind.types for kind in kinds.values())
+    if types > _TYPES_MOST:
+        raise ConfigurationError(f"{path}: more than {_TYPES_MOST} types, written out")
     reads = [(name, kind.read) for name, kind in kinds.items()]
 
     def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
@@ -347,6 +359,7 @@ def _fields_of(fields: Sequence[Mapping[str, Any]], path: str, *, named: dict[st
         pa.struct([(name, kind.arrow) for name, kind in kinds.items()]),
         read,
         sum(kind.bytes_least for kind in kinds.values()),
+        types,
     )
 
 
@@ -378,6 +391,7 @@ def _array_of(item: _Kind, path: str) -> _Kind:
         pa.list_(item.arrow),
         lambda data, at: _blocks(data, at, item.read),
         1,
+        item.types,
     )
 
 
@@ -391,7 +405,8 @@ def _map_of(value: _Kind) -> _Kind:
         entries, at = _blocks(data, at, entry)
         return list(dict(entries).items()), at  # Of a key that is there twice the last one counts.
 
-    return _Kind(MapType(StringType(), value.spark), pa.map_(pa.string(), value.arrow), read, 1)
+    spark, arrow = MapType(StringType(), value.spark), pa.map_(pa.string(), value.arrow)
+    return _Kind(spark, arrow, read, 1, value.types)
 
 
 def _enum_of(symbols: Sequence[str]) -> _Kind:

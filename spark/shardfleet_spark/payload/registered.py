@@ -11,7 +11,8 @@ records.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,13 @@ _PLACE = (REGISTRY, "region", "endpoint", "roleArn")
 
 UNKNOWN_MOST = 100
 """So many ids that the registry has not are asked for in a task; a frame may make up any id."""
+ASKED_IN_VAIN_S = 60
+"""No longer is asked in a task for ids that the registry has not."""
+SCHEMAS_MOST = 1_000
+"""So many schemas a task reads by: a registry may have whatever a frame makes up."""
+ASKED_S = 600
+"""When asking took a task longer, it fails; its process knows what was answered until then."""
+_SHOWN = 300
 
 _MET = "met-"
 _READ = "read.json"
@@ -207,17 +215,25 @@ class _Reader:
         how: they are read.
         struct: the column's type.
         registry: that is asked (default: the one of `how`).
+        now_s: a clock that only goes forwards.
 
     """
 
     def __init__(
-        self, how: Registered, struct: StructType, *, registry: Registry | None = None
+        self,
+        how: Registered,
+        struct: StructType,
+        *,
+        registry: Registry | None = None,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415 - in the tasks alone
 
         self._how = how
         self._registry = registry or how.registry
+        self._now_s = now_s
         self._unknown = 0
+        self._asked_s = self._in_vain_s = 0.0
         self._frame = FRAMES[how.kind]
         self._struct = struct
         self.arrow: pa.DataType = to_arrow_type(struct)
@@ -233,36 +249,55 @@ class _Reader:
             return None, str(error)
         read = self._readers.get(schema_id)
         if read is None:
-            if self._unknown >= UNKNOWN_MOST:
-                return None, (
-                    f"schema {schema_id} was not asked for: the registry had none of "
-                    f"{UNKNOWN_MOST} ids before it"
-                )
+            if refusal := self._refusal():
+                return None, f"schema {schema_id} was not asked for: {refusal}"
             read = self._readers[schema_id] = self._reader_of(schema_id)
         if isinstance(read, str):
             return None, read
         found: tuple[Any, str | None] = read(body)
         return found
 
+    def _refusal(self) -> str:
+        """Return why no further schema is asked for; nothing where one may be."""
+        if self._unknown >= UNKNOWN_MOST or self._in_vain_s >= ASKED_IN_VAIN_S:
+            return f"the registry had none of {self._unknown} ids before it"
+        if len(self._readers) >= SCHEMAS_MOST:
+            return f"a task does not read by more than {SCHEMAS_MOST} schemas"
+        return ""
+
+    def _asked(self, schema_id: str) -> str:
+        """Ask for a schema; raise ShardfleetError when asking took too long altogether."""
+        if self._asked_s >= ASKED_S:
+            raise ShardfleetError(
+                f"{len(self._readers)} schemas took the registry {self._asked_s:.0f} s, more than "
+                "a task waits for; what was answered is known when it is tried again"
+            )
+        begun_s = self._now_s()
+        try:
+            return self._registry.schema_of(schema_id)
+        except NoSuchSchema:
+            self._unknown += 1
+            self._in_vain_s += self._now_s() - begun_s
+            raise
+        finally:
+            self._asked_s += self._now_s() - begun_s
+
     def _reader_of(self, schema_id: str) -> Any:
         """Return the function that reads a schema's payloads, or why there is none."""
         try:
-            text = self._registry.schema_of(schema_id)
-        except NoSuchSchema as error:
-            self._unknown += 1
-            return str(error)
-        try:
+            text = self._asked(schema_id)
             written = struct_of_registered(schema_id, text)
             read, _ = avro_reader(text)
-        except ConfigurationError as error:
-            return str(error)
+        except (NoSuchSchema, ConfigurationError) as error:
+            return str(error)[:_SHOWN]
         if said := misfit(self._struct, written):
-            return f"schema {schema_id}: {said}"
+            return f"schema {schema_id}: {said}"[:_SHOWN]
         if more := list(missing_fields(self._struct, written)):
             self._note(schema_id, written, ", ".join(".".join(path) for path, _ in more))
         return read
 
     def _note(self, schema_id: str, written: StructType, more: str) -> None:
+        more = more if len(more) <= _SHOWN else f"{more[:_SHOWN]} …"
         folder = self._how.options.get(SCHEMAS)
         if not folder:
             raise ConfigurationError(
