@@ -347,9 +347,8 @@ class ShardFleet(Construct):
 
     def _make_layers(self) -> FleetLayers:
         services = self._sdk_services
-        if services is not None:
-            used = {"lambda": self._handler_function, "sns": self.failed_topic}
-            services = [*services, *(name for name, user in used.items() if user)]
+        if services is not None and self.failed_topic:
+            services = [*services, "sns"]
         return FleetLayers(self, "Layers", platform=self._platform, sdk_services=services)
 
     def _make_functions(

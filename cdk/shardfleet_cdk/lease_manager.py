@@ -79,6 +79,7 @@ class LeaseManagerFunction(Construct):
             retry_attempts=0,
             max_event_age=Duration.seconds(EVENT_AGE_SECONDS_MOST),
         )
+        permissions.let_call(self, machine.worker.role, self.function.function_arn)
         self.dead_letters = dead_letter_queue(self, "DeadLetters", operations=operations)
         self.schedule = self._each_minute(operations)
         executions = permissions.executions_arn(machine.machine.state_machine_name)

@@ -269,6 +269,12 @@ def process_rights(
     ]
 
 
+def let_call(manager: Construct, worker_role: iam.Role, manager_arn: str) -> None:
+    """Worker: calls the manager, which needs the worker; so apart from the role."""
+    rights = [_allow("lambda", ["InvokeFunction"], [manager_arn])]
+    iam.Policy(manager, "Callers", statements=rights, roles=[worker_role])
+
+
 def first_run_rights(
     *,
     log_group_arn: str,

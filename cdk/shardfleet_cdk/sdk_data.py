@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-FLEET_SERVICES = ("dynamodb", "kinesis", "s3", "sqs", "stepfunctions")
+FLEET_SERVICES = ("dynamodb", "kinesis", "lambda", "s3", "sqs", "stepfunctions")
 """What manager and worker themselves call, by botocore's names."""
 
 _PACKAGES = ("botocore", "boto3")

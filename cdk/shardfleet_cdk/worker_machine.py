@@ -25,6 +25,7 @@ class WorkerMachine(Construct):
 
     Attributes:
         machine: the state machine.
+        worker: what it invokes.
 
     """
 
@@ -38,6 +39,7 @@ class WorkerMachine(Construct):
         operations: Operations,
     ) -> None:
         super().__init__(scope, construct_id)
+        self.worker = worker
         self.role = iam.Role(
             self,
             "Role",

@@ -72,6 +72,17 @@ def test_an_error_is_waited_for_or_a_persons_to_mend_or_the_events_own(stubbed, 
     assert getattr(raised.value.verdict, "kind", FailureKind.FUNCTION) == FailureKind.FUNCTION
 
 
+def test_one_that_is_called_is_waited_for_by_nobody(stubbed):
+    function, stubber = stubbed
+    asked = {"FunctionName": NAME, "InvocationType": "Event"}
+    stubber.add_response("invoke", {"StatusCode": 202}, asked)
+    run(function.begin())
+
+    stubber.add_client_error("invoke", "TooManyRequestsException", http_status_code=429)
+    with pytest.raises(Throttled):
+        run(function.begin())
+
+
 def test_a_role_that_may_not_invoke_is_a_right_that_is_missing(stubbed):
     function, stubber = stubbed
     stubber.add_client_error("invoke", "AccessDeniedException", http_status_code=403)

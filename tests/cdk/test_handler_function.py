@@ -86,9 +86,7 @@ def test_the_worker_has_no_user_code_and_the_librarys_entry_point(shop):
     assert worker_of(template)["Handler"] == "shardfleet.runtime.entry_points.worker_handler"
 
 
-def test_an_sdk_of_few_services_knows_lambda_only_where_a_function_is_invoked(
-    shop, a_fleet, monkeypatch
-):
+def test_an_sdk_of_few_services_knows_sns_only_where_it_is_told(shop, monkeypatch):
     from shardfleet_cdk import layers  # noqa: PLC0415
 
     asked = []
@@ -99,10 +97,10 @@ def test_an_sdk_of_few_services_knows_lambda_only_where_a_function_is_invoked(
         real(*given, sdk_services=sdk_services, **options)
 
     monkeypatch.setattr(layers.FleetLayers, "__init__", seen)
+    shop(sdk_services=["ses"], config={"on_exhausted": "sns"})
     shop(sdk_services=["ses"])
-    a_fleet(sdk_services=["ses"])
     shop()
-    assert asked == [["ses", "lambda"], ["ses"], None]
+    assert asked == [["ses", "sns"], ["ses"], None]
 
 
 def test_what_is_granted_to_the_fleet_is_granted_to_the_function(shop):

@@ -65,6 +65,7 @@ def test_the_worker_may_exactly_this(minimum):
         | on("dynamodb", ["GetItem", "PutItem", "UpdateItem"], f"<{at['leases']}.Arn>")
         | on("dynamodb", ["GetItem"], f"<{at['state']}.Arn>")
         | on("dynamodb", ["UpdateItem"], f"<{at['state']}.Arn>", OWN_DOCUMENTS)
+        | on("lambda", ["InvokeFunction"], f"<{at['manager']}.Arn>")
         | logs_of(at["worker_logs"])
     )
 

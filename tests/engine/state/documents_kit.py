@@ -34,9 +34,18 @@ from shardfleet.domain.turn_log import Entry, Happening, Place
 from shardfleet.engine.manager.history import History
 from shardfleet.engine.ports import Document
 from shardfleet.engine.state.beside import KnownTip, LeaseNotes, raise_generation
-from shardfleet.engine.state.fleet_state import FleetState
+from shardfleet.engine.state.fleet_state import MANAGER, FleetState
 from shardfleet.engine.state.gone_record import GoneRecord
-from shardfleet.engine.state.kinds import KINDS, LANES, NOTE, SUSPECTS, WINDOW, CrashNote, kind_of
+from shardfleet.engine.state.kinds import (
+    KINDS,
+    LANES,
+    NOTE,
+    PROMPT,
+    SUSPECTS,
+    WINDOW,
+    CrashNote,
+    kind_of,
+)
 from shardfleet.engine.state.ledger import Ledger
 from shardfleet.engine.state.pauses import PauseRecord
 from shardfleet.engine.state.rows import write_rows
@@ -91,8 +100,8 @@ async def write_all(store):
     state = FleetState(store, VirtualClock())
     await _write_workers(state, store)
     await state.check_incarnation(StreamIncarnation(ARN, 1_600_000_000_000))
-    await state.prompt_manager()
-    await state.take_lock("holder", duration_ms=1_000, longest_ms=2_000)
+    await store.write(PROMPT, MANAGER, {"hold": 7}, expected_version=None)
+    await state.take_lock("holder", duration_ms=1_000, longest_ms=2_000, function="f-manager")
     await state.write_pace(Pace(surplus_ms=NOW_MS, raised_ms=NOW_MS), None)
     await state.write_loads(Loads({KEY: 7}, {WORKER: WorkerUse(7, 8, 9)}))
     await state.write_sightings({KEY: Sighting(7, WORKER, NOW_MS, is_renewed=False)})

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Never
 
+from msgspec.structs import replace
+
 from shardfleet.config import FleetConfig
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
 from shardfleet.engine.manager.loop import run_manager
@@ -57,9 +59,10 @@ from shardfleet_testkit.simulation.user_handler import (
     UserHandler,
     pass_by,
 )
-from shardfleet_testkit.simulation.wire import Outage, Wire
+from shardfleet_testkit.simulation.wire import Outage, Wire, WiredCall
 
 MANAGER_BOX_MS = 70_000
+MANAGER_FUNCTION = "manager"
 FOREVER_MS = 24 * 3_600_000
 # Two managers' clocks may differ by clock_skew_ms (2,000), so each by less than half of that.
 _DRIFT_MS = 900
@@ -256,12 +259,19 @@ class Functions:
         outcome = actor.ended.result()
         return outcome if isinstance(outcome, TurnOutcome) else None
 
+    async def _called_manager(self) -> None:
+        """Invoke the manager as it was invoked before."""
+        await asyncio.sleep(0)
+        self.manager(self._launcher_of)
+
     def manager(self, launcher_of: Callable[[Actor], WorkerLauncher]) -> None:
         """Invoke the manager function, asynchronously; nobody repeats what is not invoked."""
         if not self.is_reachable.is_set():
             return
+        self._launcher_of = launcher_of
         actor = self.new_actor("manager", "")
         ports = self.manager_ports(actor, ActorClock(actor, self._around), launcher_of(actor))
+        ports = replace(ports, function=MANAGER_FUNCTION)
         if self.config.spill:
             ports = beside_processes(self.config, ports)
         run = run_manager(self.config, ports, run_ms=self.config.max_manager_ms)
@@ -314,9 +324,7 @@ class Functions:
             state=FleetState(self.state_of(actor), clock),
             stream=self._stream(actor),
             kcl3=self._kcl3(actor),
-            kept=RedrivenDocuments(
-                self._kept, Wire(actor, self._around, Outage()), around=self._around
-            ),
+            kept=RedrivenDocuments(self._kept, self._wire(actor), around=self._around),
             events=ActorEvents(actor, self._around),
         )
 
@@ -369,7 +377,9 @@ class Functions:
     def _begin_worker(self, given: SlotInput) -> Actor:
         actor = self.slot_actor(given)
         clock = ActorClock(actor, self._around)
-        ports, deadline_ms = self.worker_ports(actor, clock), clock.monotonic_ms() + self._box_ms
+        wire, deadline_ms = self._wire(actor), clock.monotonic_ms() + self._box_ms
+        calls = WiredCall(self._called_manager, wire)
+        ports = replace(self.worker_ports(actor, clock), manager=calls)
         turn = worker_turn(given, config=self.config, ports=ports, deadline_ms=deadline_ms)
         self.start(actor, turn, self._box_ms)
         return actor
@@ -401,7 +411,7 @@ class Functions:
             policy=FaultyPolicy(
                 actor,
                 self._around,
-                Wire(actor, self._around, Outage()),
+                self._wire(actor),
                 policy=self.policy,
             ),
             events=events,
@@ -469,6 +479,9 @@ class Functions:
     def _entropy(self, actor: Actor) -> SeededEntropy:
         return SeededEntropy(self._around.chance(f"entropy/{actor.name}").getrandbits(64))
 
+    def _wire(self, actor: Actor) -> Wire:
+        return Wire(actor, self._around, Outage())
+
     def _leases(self, actor: Actor) -> FaultyLeases:
         wire = Wire(actor, self._around, self._services.lease_outage)
         return FaultyLeases(self._services.leases, wire, around=self._around, by=actor)
@@ -477,7 +490,7 @@ class Functions:
         shared = self._services.kcl3
         if shared is None:
             return MemoryKcl3Store()
-        wire = Wire(actor, self._around, Outage())
+        wire = self._wire(actor)
         return FaultyKcl3(shared.rows, wire, around=self._around, by=actor)
 
     def state_of(self, actor: Actor) -> FaultyState:

@@ -222,3 +222,16 @@ def _at_once(work: Coroutine[Any, Any, T]) -> T:
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+class WiredCall:
+    """The ``ManagerCall`` port of one invocation."""
+
+    def __init__(self, invoke: Callable[[], Coroutine[Any, Any, None]], wire: Wire) -> None:
+        """Reach the service over a wire."""
+        self._invoke = invoke
+        self._wire = wire
+
+    async def call(self, function: str) -> None:
+        """Invoke the manager."""
+        await self._wire.write("function.call", self._invoke, about=function)

@@ -137,6 +137,21 @@ class InvokedFunction:
             return FunctionAnswer(refusal=str(refusal))
         return FunctionAnswer(payload=payload, failed="FunctionError" in answer)
 
+    @in_threads_of("_pool")
+    def begin(self) -> None:
+        """
+        Have it invoked, and wait for nothing.
+
+        Raises:
+            Throttled: try again later.
+            OutcomeUnknown: no answer came; it may be invoked.
+            HandlerNotLoaded: there is no such function, or it cannot be invoked.
+            RightMissing: the worker's role may not.
+
+        """
+        call = SdkCall(f"Invoke (Event) of {self.name}", writes=True, codes=self._codes())
+        call.run(self._client.invoke, FunctionName=self.name, InvocationType="Event")
+
     def _codes(self) -> dict[str, ErrorFactory]:
         # Of some Lambda says so with a 502, which the SDK would ask again.
         unusable = unsettled(partial(_unusable, self.name))

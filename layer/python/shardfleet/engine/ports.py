@@ -357,6 +357,13 @@ class WorkerLauncher(Protocol):
         """Describe one execution by name."""
 
 
+class ManagerCall(Protocol):
+    """Calling a manager that is a function: Lambda."""
+
+    async def call(self, function: str) -> None:
+        """Invoke it, and do not wait for it."""
+
+
 class HandlerResult(Struct, frozen=True, kw_only=True):
     """
     How far one handler call got.

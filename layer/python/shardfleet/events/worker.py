@@ -77,6 +77,22 @@ class SlotDelayed(Event, frozen=True, kw_only=True):
     level: ClassVar[Level] = Level.WARNING
 
 
+class ManagerCalled(Event, frozen=True, kw_only=True):
+    """
+    A worker has called the manager, which nobody had called.
+
+    Attributes:
+        waiting: leases of children that found no room with the worker.
+        died: the manager before has let its hold of the turn lock run out.
+        error: why it was not called; empty: it was.
+
+    """
+
+    waiting: int
+    died: bool
+    error: str = ""
+
+
 class WorkerBeat(Event, frozen=True, kw_only=True):
     """A worker has told that it lives: also when nothing else happens, so that metrics flow."""
 

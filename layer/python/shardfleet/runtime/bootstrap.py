@@ -443,6 +443,21 @@ def worker_ports(sandbox: Sandbox, threads: TurnThreads, context: LambdaContext)
     )
 
 
+class CalledManager(Struct, frozen=True):
+    """The ``ManagerCall`` port: the manager is a function of its own."""
+
+    sandbox: Sandbox
+    threads: TurnThreads
+
+    async def call(self, function: str) -> None:
+        """Have it invoked."""
+        # Few turns call it: no slot's cold start waits for this.
+        from shardfleet.adapters.invoked_function import InvokedFunction  # noqa: PLC0415
+
+        client, pool = self.sandbox.clients.later("functions"), self.threads.calls
+        await InvokedFunction(function, client=client, pool=pool).begin()
+
+
 def tables_of(sandbox: Sandbox, threads: TurnThreads) -> TablePools:
     """Return the clients of both tables, each with its threads."""
     clients, wired = sandbox.clients, WIRED[sandbox.config.stream_calls]

@@ -18,6 +18,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from shardfleet.domain.cost.usage import TRANSITIONS_PER_TURN
 from shardfleet.domain.slots.slot import SlotInput, TurnOutcome
 from shardfleet.engine.worker.turn import WorkerTurn
@@ -67,6 +69,7 @@ async def _work(
     )
     async with around as threads:
         ports = bootstrap.worker_ports(sandbox, threads, context)
+        ports = replace(ports, manager=bootstrap.CalledManager(sandbox, threads))
         turn = WorkerTurn(given, config=sandbox.config, ports=ports, deadline_ms=deadline_ms)
         # The loop forgets it when it is closed; a program's other threads get no signals.
         if threading.current_thread() is threading.main_thread():

@@ -6,6 +6,8 @@ import asyncio
 import gc
 from typing import Any
 
+from msgspec.structs import replace
+
 from shardfleet.adapters.dynamodb.kcl3 import DynamoDBKcl3Store
 from shardfleet.adapters.step_functions import StepFunctionsLauncher
 from shardfleet.config import WIRED
@@ -59,6 +61,7 @@ async def _manage(sandbox: Sandbox, context: LambdaContext) -> int:
     left_ms = context.get_remaining_time_in_millis() - invocation.MARGIN_MS
     async with invocation.invocation(sandbox, context, MANAGER, scheduled_runs=1) as threads:
         ports = manager_ports(sandbox, threads, worker_launcher(sandbox, threads))
+        ports = replace(ports, function=context.invoked_function_arn)
         if sandbox.config.spill:
             # No other fleet's start waits for it.
             from shardfleet.engine.manager.spill import beside_processes  # noqa: PLC0415

@@ -102,7 +102,12 @@ class _Run:
         hold_ms = max(config.cycle_ms, left_ms) + LOCK_EXTRA_MS
         longest_ms = max(config.cycle_ms, config.linger_ms) + LOCK_EXTRA_MS + config.clock_skew_ms
         try:
-            token = await state.take_lock(self._holder, duration_ms=hold_ms, longest_ms=longest_ms)
+            token = await state.take_lock(
+                self._holder,
+                duration_ms=hold_ms,
+                longest_ms=longest_ms,
+                function=self._ports.function,
+            )
             prompts = await state.prompts() if token is not None else None
             self._obstacle, self._was_answered = _HELD_BY_ANOTHER, True
             return prompts

@@ -81,6 +81,7 @@ class ManagerPorts(Struct, frozen=True, kw_only=True):
 
     Attributes:
         rooms: looks which processes carry slots; None: Lambda carries all.
+        function: by which workers call it; empty: it stands by.
 
     """
 
@@ -94,6 +95,7 @@ class ManagerPorts(Struct, frozen=True, kw_only=True):
     entropy: Entropy
     events: EventSink
     rooms: Callable[[], Awaitable[Rooms]] | None = None
+    function: str = ""
 
 
 class LeaseManager:

@@ -39,6 +39,7 @@ from shardfleet.engine.state.kinds import (
     SLOT,
     STOP,
     STREAM,
+    Lock,
     loads_body,
     rows_of_loads,
 )
@@ -324,7 +325,13 @@ class FleetState:
         return 0 if document is None else document.version
 
     async def take_lock(
-        self, holder: str, *, duration_ms: int, longest_ms: int, token: int | None = None
+        self,
+        holder: str,
+        *,
+        duration_ms: int,
+        longest_ms: int,
+        function: str = "",
+        token: int | None = None,
     ) -> int | None:
         """
         Take or prolong the turn lock (hazard H13).
@@ -343,10 +350,9 @@ class FleetState:
             The fencing token (rises with each hold), None while another holder's time runs.
 
         """
-        write, now_ms = self.store.raw.write, self._clock.now_ms()
-        body = {"holder": holder, "until_ms": now_ms + duration_ms}
+        mine = Lock(holder, self._clock.now_ms() + duration_ms, function)
         if token is not None:
-            result = await write(LOCK, MANAGER, body, expected_version=token)
+            result = await self._write_lock(mine, token)
             if isinstance(result, Written):
                 return result.document.version
         current = await self.store.get(LOCK, MANAGER)
@@ -354,12 +360,12 @@ class FleetState:
         if current is not None and (lock := current.body) is not None:
             held = lock.until_ms > now_ms and lock.holder != holder
             if held and lock.until_ms > now_ms + longest_ms:
-                capped = {"holder": lock.holder, "until_ms": now_ms + longest_ms}
-                await write(LOCK, MANAGER, capped, expected_version=current.version)
+                capped = replace(lock, until_ms=now_ms + longest_ms)
+                await self._write_lock(capped, current.version)
             if held:
                 return None
-        body["until_ms"], version = now_ms + duration_ms, current.version if current else None
-        result = await write(LOCK, MANAGER, body, expected_version=version)
+        mine = replace(mine, until_ms=now_ms + duration_ms)
+        result = await self._write_lock(mine, current.version if current else None)
         return result.document.version if isinstance(result, Written) else None
 
     async def leader(self) -> str:
@@ -371,8 +377,11 @@ class FleetState:
         """Let the next manager begin at once."""
         current = await self.store.get(LOCK, MANAGER)
         if current is not None and current.body and current.body.holder == holder:
-            body = {"holder": holder, "until_ms": 0}
-            await self.store.raw.write(LOCK, MANAGER, body, expected_version=current.version)
+            await self._write_lock(replace(current.body, until_ms=0), current.version)
+
+    async def _write_lock(self, lock: Lock, version: int | None) -> Written | Conflict:
+        body = msgspec.to_builtins(lock)
+        return await self.store.raw.write(LOCK, MANAGER, body, expected_version=version)
 
     async def check_incarnation(self, found: StreamIncarnation) -> None:
         """

@@ -88,10 +88,6 @@ class CrashNote(Struct, frozen=True, kw_only=True):
 # --- bodies that are nothing else
 
 
-class Nothing(msgspec.Struct, frozen=True):
-    """A document of which the version alone counts."""
-
-
 class Pin(msgspec.Struct, frozen=True):
     """Where a LATEST lease begins: an instant, of the incarnation that was created then (H7)."""
 
@@ -123,10 +119,25 @@ class SetBack(msgspec.Struct, frozen=True):
 
 
 class Lock(msgspec.Struct, frozen=True):
-    """Who has the manager's turn, and until when, epoch milliseconds (hazard H13)."""
+    """
+    Who has the manager's turn (hazard H13).
+
+    Attributes:
+        holder: an invocation, or a process.
+        until_ms: epoch milliseconds; 0: it has left in good order.
+        function: by which a manager is called; empty: one stands by, and nobody calls.
+
+    """
 
     holder: str
     until_ms: int
+    function: str = ""
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """What a prompt says besides that there was one: after which hold of the lock it called."""
+
+    hold: int = 0
 
 
 class KeptConfig(msgspec.Struct, frozen=True):
@@ -376,7 +387,7 @@ PIN: DocumentKind[Pin] = DocumentKind("pin", Pin, kept=_WORKERS)
 STREAM: DocumentKind[StreamIncarnation] = DocumentKind(
     "stream", _Identity, made=_incarnation, kept=_WORKERS
 )
-PROMPT: DocumentKind[Nothing] = DocumentKind("prompt", Nothing, kept=_WORKERS)
+PROMPT: DocumentKind[Prompt] = DocumentKind("prompt", Prompt, kept=_WORKERS)
 LEDGER: DocumentKind[LedgerPage] = DocumentKind(
     "ledger",
     _LedgerBody,

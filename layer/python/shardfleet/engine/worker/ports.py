@@ -12,6 +12,7 @@ from shardfleet.engine.ports import (
     EventSink,
     HandlerRunner,
     LeaseStore,
+    ManagerCall,
     Process,
     StateStore,
     StreamDirectory,
@@ -57,6 +58,7 @@ class WorkerPorts(Struct, frozen=True, kw_only=True):
         process: what ends when something cannot be stopped (hazard H10).
         cpu: what the process uses of its CPU; None: not told.
         window_states: where large states of windows are kept; None: nowhere.
+        manager: calls the manager; None: one stands by, or only the schedule calls it.
 
     """
 
@@ -73,6 +75,7 @@ class WorkerPorts(Struct, frozen=True, kw_only=True):
     process: Process
     cpu: CpuMeter | None = None
     window_states: WindowStates | None = None
+    manager: ManagerCall | None = None
 
     @property
     def fleet_state(self) -> FleetState:

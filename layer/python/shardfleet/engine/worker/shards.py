@@ -34,13 +34,22 @@ from shardfleet.engine.state.beside import LeaseNotes
 from shardfleet.engine.state.gone_record import GoneRecord
 from shardfleet.engine.state.sleep_state import NapRecord
 from shardfleet.engine.stream_clock import StreamClock
+from shardfleet.engine.worker.calling import ManagerWatch
 from shardfleet.engine.worker.ports import WorkerPorts
 from shardfleet.engine.worker.tasks import TurnTasks
 from shardfleet.errors import MalformedDocument, MalformedLease, Throttled
 
 
 class ShardWork:
-    """Consumers and their leases, for one turn."""
+    """
+    Consumers and their leases, for one turn.
+
+    Attributes:
+        calls: sees to children that find no room here; None: nobody does.
+
+    """
+
+    calls: ManagerWatch | None = None
 
     def __init__(
         self,
@@ -241,6 +250,8 @@ class ShardWork:
             with suppress(Halted):
                 await self._patience.persist(self._ports.fleet_state.prompt_manager, hard)
                 await self._patience.persist(partial(self._take, children), hard)
+                if self.calls is not None:
+                    self.calls.see_to(children)
 
     async def _supervise(self, held: HeldLease, ports: ConsumerPorts) -> Sequence[str]:
         """Run a shard's consumer, and another one after each fault of it (rule 17)."""

@@ -22,6 +22,7 @@ from shardfleet.engine.ownership.checkpointer import Adoption
 from shardfleet.engine.retry import Halt, Halted, Patience, all_of
 from shardfleet.engine.state.documents import Documents, TellOnce
 from shardfleet.engine.state.pauses import PauseRecord, PauseWatch
+from shardfleet.engine.worker.calling import CallPorts, ManagerWatch
 from shardfleet.engine.worker.ports import UnfailingSink, WorkerPorts
 from shardfleet.engine.worker.shards import ShardWork
 from shardfleet.engine.worker.slot import SlotRecord
@@ -169,12 +170,26 @@ class WorkerTurn:
             adopted=self._consume_all,
             stop=self._stop,
         )
+        self._work.calls = self._calling()
         self._pauses = PauseWatch(
             PauseRecord(self._ports.state),
             checkpointer=self._work.checkpointer,
             give_up=partial(self._work.give_up, tasks=self._work_tasks, hard=self._hard),
             every_ms=self._config.failover_ms,
         )
+
+    def _calling(self) -> ManagerWatch | None:
+        ports = self._ports
+        if ports.manager is None:
+            return None
+        calls = CallPorts(
+            state=ports.fleet_state,
+            checkpointer=self._work.checkpointer,
+            clock=ports.clock,
+            events=ports.events,
+            manager=ports.manager,
+        )
+        return ManagerWatch(calls, config=self._config)
 
     async def _begin(self, slot: Slot) -> None:
         """Adopt and renew, then import user code, then consume (H16)."""
@@ -183,6 +198,8 @@ class WorkerTurn:
             await self._pauses.look()
             self._watch_tasks.start(self._watch.run(self._watching), name="watch")
             self._watch_tasks.start(self._pauses.run(self._watching), name="pauses")
+            if self._work.calls is not None:
+                self._watch_tasks.start(self._work.calls.run(self._watching), name="calls")
             if not self._work.checkpointer.held:
                 await self._ask_for_leases()
             if slot.drain or slot.state is SlotState.ENDING:
