@@ -142,8 +142,7 @@ class ShardFleet(Construct):
         super().__init__(scope, construct_id)
         worker, manager = worker or WorkerOptions(), manager or ManagerOptions()
         operations, tables = operations or Operations(), tables or FleetTables()
-        self.stream = stream
-        self.worker_options, self._operations = worker, operations
+        self.stream, self.worker_options, self._operations = stream, worker, operations
         self._sdk_services, self._reading, self._spill = sdk_services, reading, spill
         try:
             self._handler_function = function_of(handler)

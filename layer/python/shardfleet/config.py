@@ -154,7 +154,7 @@ class DeployedConfig(Struct, frozen=True, kw_only=True):
     failed_topic_arn: Annotated[str, "SNS topic for on_exhausted sns"] = ""
     spill: Annotated[
         bool,
-        "Lambda runs only what no process has taken: `shardfleet work --stack` carries the rest",
+        "Lambda runs only what no process (`shardfleet work --stack`) has taken",
     ] = False
 
 
@@ -230,8 +230,7 @@ class ExpertConfig(DeployedConfig, frozen=True, kw_only=True):
     ] = 180_000
     spill_after_ms: Annotated[
         int,
-        "with spill: how long a slot waits for a process before Lambda runs it; at once where "
-        "there is no process",
+        "with spill: how long a slot waits for a process, if there is any",
         Range(low=1_000),
     ] = 10_000
     parent_poll_ms: Annotated[
