@@ -456,3 +456,28 @@ async def test_a_lease_that_was_lost_and_adopted_again_never_has_two_consumers()
     assert len(world.handler.calls) == 2
     assert world.handler.running_most == 1
     assert world.lease().checkpoint.sequence_number == world.stream.sequence_numbers(key(0))[-1]
+
+
+@pytest.mark.parametrize(
+    ("spill", "busy_ms", "prompts"), [(True, 900, 1), (True, 300, 0), (False, 900, 0)]
+)
+@virtual
+async def test_beside_processes_a_slot_that_has_too_much_to_do_asks_for_another_once(
+    spill, busy_ms, prompts
+):
+    world = World(spill=spill, max_batch_records=1, handler_timeout_ms=5_000)
+
+    async def work(_):
+        await world.clock.sleep_ms(busy_ms)
+
+    async def feed():
+        for number in range(60):
+            world.put(number)
+            await world.clock.sleep_ms(1_000)
+
+    world.handler = MemoryHandler(world.clock, work)
+    feeder = asyncio.create_task(feed())
+    await world.turn(turn_ms=60_000)
+    await feeder
+    found = await world.state.read("prompt", "manager")
+    assert (found.version if found else 0) == prompts
