@@ -32,6 +32,7 @@ def watch(task: Task) -> dict[str, float]:
         fleet="bench",
         stream_arn=task.arn,
         consumer_arn=os.environ.get("CONSUMER_ARN", ""),
+        failover_ms=int(os.environ.get("FAILOVER_MS", "10000")),
         lease_table=task.lease_table,
         state_table=task.state_table,
         handler="idle_worker:handle",
