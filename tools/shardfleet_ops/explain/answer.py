@@ -31,6 +31,7 @@ from shardfleet_ops.explain.fleet_view import (
     in_words,
     lease_rows,
     said_of,
+    said_of_way,
     slot_rows,
     summary,
 )
@@ -235,7 +236,7 @@ _RESTING = {
 def _now(known: Known, row: LeaseRow) -> str:
     match row.state:
         case LeaseState.READING:
-            way = f" ({row.way})" if row.way else ""
+            way = f" ({said_of_way(row.way)})" if row.way else ""
             return f"{row.owner} reads it{way}. {_lag(row)}"
         case LeaseState.FINISHED:
             return "It is read to its end; nothing more comes from it."

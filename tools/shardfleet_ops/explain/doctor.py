@@ -31,6 +31,7 @@ from shardfleet_ops.explain.fleet_view import (
     failures,
     lease_rows,
     remarks,
+    said_of_way,
     summary,
 )
 from shardfleet_ops.explain.handler_cures import cure_of
@@ -433,7 +434,7 @@ def _handlers(facts: Facts) -> Iterator[Finding]:
         if way.polled:
             yield _warning(
                 "polled-for-now",
-                f"{key} is {way}",
+                f"{key} is {said_of_way(way)}",
                 "see to that: it is tried again each five minutes, and polled records come later; "
                 "or take `reading` away, for the consumer is paid for all the same",
             )

@@ -457,4 +457,12 @@ def _reading(key: str, reading: FleetReading) -> str:
     running_ms = reading.long_calls_ms.get(key)
     if running_ms is not None:
         return f"a call of its handler has been running for {_ago(running_ms)}"
-    return str(reading.ways.get(key, ""))
+    way = reading.ways.get(key)
+    return said_of_way(way) if way else ""
+
+
+def said_of_way(way: ShardWay) -> str:
+    """Return how a shard is read that may be pushed."""
+    if way.polled:
+        return f"polled for now, for it could not be pushed: {way.polled}"
+    return f"pushed, at most {way.gap_ms / 1_000:.1f} s without an event"

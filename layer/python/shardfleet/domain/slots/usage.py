@@ -58,12 +58,6 @@ class ShardWay(Struct, frozen=True, kw_only=True):
     gap_ms: int = 0
     polled: str = ""
 
-    def __str__(self) -> str:
-        """Say it."""
-        if self.polled:
-            return f"polled for now, for it could not be pushed: {self.polled}"
-        return f"pushed, at most {self.gap_ms / 1_000:.1f} s without an event"
-
 
 class HandlerSigns(Struct, frozen=True, kw_only=True):
     """

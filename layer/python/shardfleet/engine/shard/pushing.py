@@ -58,7 +58,7 @@ class _Shard(Struct, eq=False):
         subscribed_ms: when that last succeeded, on the steady clock.
         failed_ms: of the last failures, likewise.
         polled_until_ms: likewise.
-        waits_since_ms: for an event, likewise.
+        waits_since_ms: for an event, likewise; -1: nobody does.
 
     """
 
@@ -69,7 +69,7 @@ class _Shard(Struct, eq=False):
     subscribed_ms: int | None = None
     failed_ms: list[int] = []
     polled_until_ms: int = 0
-    waits_since_ms: int | None = None
+    waits_since_ms: int = -1
 
     def leave(self) -> None:
         """Want no more of the subscription."""
@@ -136,7 +136,7 @@ class PushedSource:
             return await self._polled.page(shard, start, resume_token=token, limit=limit, halt=halt)
         if resume_token is not None and not is_pushed:
             raise IteratorExpired(f"{shard.shard_id}: it was polled, and is pushed again")
-        if found.waits_since_ms is None:
+        if found.waits_since_ms < 0:
             found.waits_since_ms = now_ms
         try:
             page = await self._next(shard, found, start, halt=halt)
@@ -147,7 +147,9 @@ class PushedSource:
         except (Halted, ShardfleetError):
             found.leave()
             raise
-        self._came(shard, found)
+        way = self.ways.get(shard.lease_key, _PUSHED)
+        gap_ms = max(way.gap_ms, self._clock.monotonic_ms() - found.waits_since_ms)
+        self.ways[shard.lease_key], found.waits_since_ms = ShardWay(gap_ms=gap_ms), -1
         part, found.rest = divided(page, limit, now_ms=self._clock.now_ms())
         if part.resume_token is None:
             found.leave()
@@ -160,13 +162,6 @@ class PushedSource:
         for found in self._shards.values():
             found.leave()
         await self._subscriptions.close()
-
-    def _came(self, shard: ShardRef, found: _Shard) -> None:
-        """Note how long this was waited for."""
-        waited_ms = self._clock.monotonic_ms() - (found.waits_since_ms or 0)
-        found.waits_since_ms = None
-        before = self.ways.get(shard.lease_key, _PUSHED)
-        self.ways[shard.lease_key] = ShardWay(gap_ms=max(before.gap_ms, waited_ms))
 
     async def _next(
         self, shard: ShardRef, found: _Shard, start: StartingPosition, *, halt: Halt
@@ -230,9 +225,8 @@ class PushedSource:
         now_ms = self._clock.monotonic_ms()
         found.failed_ms = [at for at in found.failed_ms if now_ms - at < _WITHIN_MS] + [now_ms]
         if len(found.failed_ms) >= FAILURES_MOST:
-            found.failed_ms = []
+            found.failed_ms, found.waits_since_ms = [], -1
             found.polled_until_ms = now_ms + POLLED_MS
-            found.waits_since_ms = None
             way = self.ways.get(shard.lease_key, _PUSHED)
             self.ways[shard.lease_key] = replace(way, polled=str(error))
             self._events.emit(
