@@ -80,6 +80,7 @@ def test_json_of_leases_has_every_field_in_full(running, capsys):
         "lag_ms": 90_000,
         "seen_ms": None,
         "why": "",
+        "way": None,
     }
     assert second["state"] == "STOPPED"
 
