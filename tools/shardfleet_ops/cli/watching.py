@@ -27,51 +27,32 @@ _ORDERS: dict[str, Callable[[LeaseRow], object]] = {
 
 
 @dataclass
-class LeaseView:
+class Keys:
     """
-    Which leases are shown, as the keys have it.
+    What the keys have made of what is watched.
 
     Attributes:
-        order: what they are sorted by, of `_ORDERS`.
-        finished: whether finished ones are shown.
-        words: what a lease's row must have in it, in any case.
+        words: what is shown must have in it, in any case.
         typing: whether keys are words.
-        held: whether what is shown stays, and is not looked at again.
-        first: how many rows were scrolled past.
+        held: whether what is shown stays.
 
     """
 
-    order: str = "lag"
-    finished: bool = False
     words: str = ""
     typing: bool = False
     held: bool = False
-    first: int = 0
 
     def press(self, key: str) -> bool:
         """Take a key, and return whether to go on."""
         if self.typing:
             self._type(key)
-            return True
-        orders = list(_ORDERS)
-        match key:
-            case "q":
-                return False
-            case "s":
-                self.order = orders[(orders.index(self.order) + 1) % len(orders)]
-            case "f":
-                self.finished = not self.finished
-            case " ":
-                self.held = not self.held
-            case "/":
-                self.words, self.typing = "", True
-            case _ if key == ESCAPE:
-                self.words = ""
-            case _ if key in ("j", DOWN):
-                self.first += 1
-            case _ if key in ("k", UP):
-                self.first = max(0, self.first - 1)
-        return True
+        elif key == "/":
+            self.words, self.typing = "", True
+        elif key == ESCAPE:
+            self.words = ""
+        elif key == " ":
+            self.held = not self.held
+        return self.typing or key != "q"
 
     def _type(self, key: str) -> None:
         if key == ENTER:
@@ -83,31 +64,63 @@ class LeaseView:
         elif key.isprintable():
             self.words += key
 
+    def wants(self, text: str) -> bool:
+        """Return whether a text has the words in it."""
+        return self.words.lower() in text.lower()
+
+    def keys_line(self, *own: str) -> Text:
+        """Return what keys there are, those of a command's own among them, and what they did."""
+        if self.typing:
+            return Text(shown(f"filter: {self.words}_"), "bold")
+        held = f"space {'goes on' if self.held else 'holds'}"
+        parts = [*own, f"/ filter: {self.words or 'none'}", held, "q ends"]
+        return Text(shown("   ".join(parts)), "dim")
+
+
+@dataclass
+class LeaseView(Keys):
+    """
+    Which leases are shown, as the keys have it.
+
+    Attributes:
+        order: what they are sorted by, of `_ORDERS`.
+        finished: whether finished ones are shown.
+        first: how many rows were scrolled past.
+
+    """
+
+    order: str = "lag"
+    finished: bool = False
+    first: int = 0
+
+    def press(self, key: str) -> bool:
+        """Take a key, and return whether to go on."""
+        orders = list(_ORDERS)
+        if not self.typing and key == "s":
+            self.order = orders[(orders.index(self.order) + 1) % len(orders)]
+        elif not self.typing and key == "f":
+            self.finished = not self.finished
+        elif not self.typing and key in ("j", DOWN):
+            self.first += 1
+        elif not self.typing and key in ("k", UP):
+            self.first = max(0, self.first - 1)
+        return super().press(key)
+
     def rows(self, found: Sequence[LeaseRow]) -> list[LeaseRow]:
         """Return the rows that are shown, in their order."""
-        wanted = self.words.lower()
         kept = [
             row
             for row in found
             if (self.finished or row.state is not LeaseState.FINISHED)
-            and wanted in f"{row.lease_key} {row.state} {row.owner or ''} {row.why}".lower()
+            and self.wants(f"{row.lease_key} {row.state} {row.owner or ''} {row.why}")
         ]
         self.first = min(self.first, max(0, len(kept) - 1))
         return sorted(kept, key=_ORDERS[self.order])[self.first :]  # type: ignore[arg-type]
 
-    def keys_line(self) -> Text:
+    def keys_line(self, *own: str) -> Text:
         """Return what keys there are, and what they have made."""
-        if self.typing:
-            return Text(shown(f"filter: {self.words}_"), "bold")
-        parts = [
-            f"s order: {self.order}",
-            f"/ filter: {self.words or 'none'}",
-            f"f finished: {'shown' if self.finished else 'hidden'}",
-            f"space {'goes on' if self.held else 'holds'}",
-            "j k scroll",
-            "q ends",
-        ]
-        return Text(shown("   ".join(parts)), "dim")
+        finished = f"f finished: {'shown' if self.finished else 'hidden'}"
+        return super().keys_line(*own, f"s order: {self.order}", finished, "j k scroll")
 
 
 def watch(

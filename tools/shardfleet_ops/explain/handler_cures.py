@@ -19,13 +19,13 @@ _CURES: tuple[tuple[str, str], ...] = (
     (
         (
             r"^(\w+ )?(ExpiredToken|UnrecognizedClient|InvalidClientTokenId|InvalidAccessKeyId"
-            r"|InvalidSignature|SignatureDoesNotMatch|AuthFailure)"
+            r"|InvalidSignature|SignatureDoesNotMatch|AuthFailure|.*IncompleteSignature)"
             r"|^No(Credentials|Region)|^PartialCredentials"
         ),
         "make the client without keys and regions of your own: Lambda sets them",
     ),
     (
-        r"^Unknown(Service|Region)|^InvalidRegion",
+        r"^Unknown(Service|Region)|^InvalidRegion|^(ResourceNotExists|DataNotFound)|OptInRequired",
         "name a service and a region that the deployed boto3 knows",
     ),
     (
@@ -46,11 +46,33 @@ _CURES: tuple[tuple[str, str], ...] = (
         r"ClientError (Validation|Invalid|Missing|Malformed)|^Param(eter)?Validation|^Validation",
         "mend the request that that line makes",
     ),
-    (r"ClientError ConditionalCheckFailed", "that is a second time: let it count as done"),
+    (
+        r"ClientError (ConditionalCheckFailed|.*AlreadyExists|ResourceInUse)|^(Integrity|FileExists)",
+        "that is a second time: let it count as done",
+    ),
+    (
+        r"TransactionCanceled",
+        "one of its parts was refused: catch it, and look at its CancellationReasons",
+    ),
+    (
+        r"ClientError (ServiceUnavailable|Internal|5\d\d)",
+        "that service failed: the batch is tried again; raise max_attempts if it takes longer",
+    ),
+    (
+        r"^(HTTP(Status)?Error|ClientResponseError)",
+        "that endpoint refuses the request: look at the status it answers with, and mend it",
+    ),
+    (
+        r"ClientError LimitExceeded|S3Upload|^Waiter|^Pagination",
+        "look at what that service answers: a limit of the account, or what is not there (yet)",
+    ),
     (
         (
             r"^(EndpointConnection|ConnectTimeout|ReadTimeout|ConnectionClosed|ProxyConnection)"
-            r"|^(ConnectionRefused|ConnectionReset|Connection)Error|^gaierror|^(Timeout|URL)Error"
+            r"|^(ConnectionRefused|ConnectionReset|ConnectionAborted|Connection|BrokenPipe)Error"
+            r"|^gaierror|^herror|^(Timeout|URL|SSL\w*|MaxRetry|NewConnection|Connect|Proxy)Error"
+            r"|^(ClientConnect\w*|ServerDisconnected|Operational|Interface)Error"
+            r"|^(RemoteDisconnected|IncompleteRead|BadStatusLine|ServerDisconnected)"
         ),
         (
             "let the function reach that endpoint (VPC, security group, name), or give the call a "
@@ -60,7 +82,8 @@ _CURES: tuple[tuple[str, str], ...] = (
     (
         (
             r"^(JSONDecode|UnicodeDecode|Unpickling|BadGzipFile|Decode|Binascii|ValidationError)"
-            r"|^error\b"
+            r"|^[Ee]rror\b|^(Parse|Expat|EOF|LZMA|Zstd\w*|Schema|UnidentifiedImage)Error"
+            r"|^(InvalidOperation|Arrow\w*|Avro\w*|SchemaParse\w*|Decompress\w*|InvalidT\w+)\b"
         ),
         (
             "the payload is not what that line expects: look at it (shardfleet tail), and let the "
@@ -68,12 +91,24 @@ _CURES: tuple[tuple[str, str], ...] = (
         ),
     ),
     (
-        r"^(Key|Index|Attribute|Type|Value|Assertion|Overflow|ZeroDivision|Recursion|Unicode\w*)Error",
+        (
+            r"^(Key|Index|Lookup|Attribute|Type|Value|Assertion|Overflow|ZeroDivision|Arithmetic"
+            r"|FloatingPoint|Buffer|Recursion|Unicode\w*)Error|^Stop(Async)?Iteration"
+        ),
         "mend that line: it does not take the record at that position (shardfleet tail shows it)",
     ),
     (
         r"^(ModuleNotFound|Import)Error",
         "add the package to the handler's requirements.txt, and deploy",
+    ),
+    (
+        r"^OSError (ENOSPC|EDQUOT)",
+        "remove from /tmp what a call leaves there, or give the worker more of it",
+    ),
+    (r"^OSError (EMFILE|ENFILE)", "close what that line opens: with open(...), one client for all"),
+    (
+        r"^OSError ENOSYS|^(BrokenProcessPool|ChildProcessError|CalledProcessError)",
+        "Lambda has no shared memory for multiprocessing (use threads), and few programs to start",
     ),
     (r"^MemoryError", "raise the worker's memory_mb, or lower batch_records"),
     (
@@ -100,15 +135,27 @@ _CURES: tuple[tuple[str, str], ...] = (
         "raise an error where a record cannot be handled: nothing may end the process",
     ),
     (
-        r"^cancelled: ",
+        r"^cancelled: |^TimeoutExpired|^Empty|^Full|^QueueFull",
         "give what it waits for a time-out of its own, or raise handler_timeout_ms",
     ),
 )
 
 
+# Any other kind, such as one of the user's own.
+_PLACED = re.compile(r"^\w+( [\w.]+)?( of \w+)? \([^():]+:\d+ in ")
+_LOOK = (
+    "look at that line with the record at that position (shardfleet tail shows it): mend it, or "
+    "catch what it raises"
+)
+
+
 def cure_of(error: str) -> str:
-    """Return what to do about an error as it is told; empty where its kind says nothing."""
-    return next((cure for kind, cure in _CURES if re.search(kind, error)), "")
+    """Return what to do about an error as it is told; empty where it names no line of code."""
+    found = next((cure for kind, cure in _CURES if re.search(kind, error)), "")
+    if found or not _PLACED.search(error):
+        return found
+    behind = (cure_of(each) for each in error.split(", from ")[1:])
+    return next(filter(None, behind), "") or _LOOK
 
 
 def cure_of_import(message: str) -> str:
