@@ -23,8 +23,11 @@ CURES = {
     ),
     "count as done": (
         "IntegrityError", "FileExistsError", "ClientError ResourceInUseException of CreateTable",
-        "ClientError BucketAlreadyExists of CreateBucket",
+        "ClientError BucketAlreadyExists of CreateBucket", "BucketAlreadyExists of CreateBucket",
+        "ConditionalCheckFailedException of PutItem",
     ),
+    "grant the worker's role": ("AccessDenied of ListBuckets", "ClientError AccessDenied of Get"),
+    "mend the request": ("InvalidParameterException of Publish", "ValidationException of Query"),
     "CancellationReasons": ("ClientError TransactionCanceledException of TransactWriteItems",),
     "that service failed": ("ClientError ServiceUnavailable of Query", "ClientError 503 of Get"),
     "the status it answers with": ("HTTPError", "HTTPStatusError", "ClientResponseError"),

@@ -47,7 +47,7 @@ _CURES: tuple[tuple[str, str], ...] = (
         "mend the request that that line makes",
     ),
     (
-        r"ClientError (ConditionalCheckFailed|.*AlreadyExists|ResourceInUse)|^(Integrity|FileExists)",
+        r"ClientError (ConditionalCheckFailed|.*Already|ResourceInUse)|^(Integrity|FileExists)",
         "that is a second time: let it count as done",
     ),
     (
@@ -141,6 +141,8 @@ _CURES: tuple[tuple[str, str], ...] = (
 )
 
 
+# A refusal that the SDK has a class for, which is named as its code is.
+_MODELLED = re.compile(r"^(?!ClientError)\w+ of [A-Z]\w+ \(")
 # Any other kind, such as one of the user's own.
 _PLACED = re.compile(r"^\w+( [\w.]+)?( of \w+)? \([^():]+:\d+ in ")
 _LOOK = (
@@ -151,6 +153,8 @@ _LOOK = (
 
 def cure_of(error: str) -> str:
     """Return what to do about an error as it is told; empty where it names no line of code."""
+    if _MODELLED.search(error):
+        error = f"ClientError {error}"
     found = next((cure for kind, cure in _CURES if re.search(kind, error)), "")
     if found or not _PLACED.search(error):
         return found
