@@ -40,6 +40,7 @@ class Reference:
         own_region: whether it must be in the region of the stack.
         own_account: whether it must be of the stack's account.
         region_of: another ARN, in whose region it must be.
+        consumer_of: the ARN of the stream that it must be a consumer of.
 
     """
 
@@ -49,6 +50,7 @@ class Reference:
     own_region: bool = True
     own_account: bool = False
     region_of: str = ""
+    consumer_of: str = ""
 
 
 def references_of_fleet(
@@ -62,6 +64,14 @@ def references_of_fleet(
 ) -> Iterator[Reference]:
     """Yield what the options of a fleet refer to, but for those of its monitoring."""
     yield from _of_stream("stream", stream)
+    if reading and reading.consumer_arn is not None:
+        yield Reference(
+            option="reading.consumer_arn",
+            arn=reading.consumer_arn,
+            kind=arns.CONSUMER,
+            own_region=False,
+            consumer_of=stream.stream_arn,
+        )
     if function:
         yield Reference(option="handler", arn=function.function_arn, kind=arns.FUNCTION)
     if reading and reading.consumer_arn:
@@ -154,6 +164,8 @@ def refuse_wrong_references(scope: Construct, references: Iterable[Reference]) -
             region=there or (region if each.own_region else ""),
             account=account if each.own_account else "",
         )
+        if not fault and each.consumer_of:
+            fault = arns.consumer_fault(text_of(each.arn), text_of(each.consumer_of))
         if fault:
             problems.append(f"{each.option}: {fault}")
     if problems:

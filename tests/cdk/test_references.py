@@ -22,6 +22,7 @@ KINDS = {name: each for name, each in vars(arns).items() if isinstance(each, arn
 RIGHT = {
     "ALARM": f"arn:aws:cloudwatch:{HOME}:{ACCOUNT}:alarm:deploying",
     "BUCKET": "arn:aws:s3:::given-up",
+    "CONSUMER": f"arn:aws:kinesis:{HOME}:{ACCOUNT}:stream/orders/consumer/mine:1700000000",
     "FUNCTION": f"arn:aws:lambda:{HOME}:{ACCOUNT}:function:mine:live",
     "KEY": f"arn:aws:kms:{HOME}:{ACCOUNT}:key/0a1b2c3d-0000-4000-8000-000000000000",
     "LAYER": f"arn:aws:lambda:{HOME}:{ACCOUNT}:layer:mine:7",
@@ -37,6 +38,7 @@ RIGHT = {
 ANOTHER = {
     "ALARM": "dashboard/deploying",
     "BUCKET": "given-up/object",
+    "CONSUMER": "stream/orders",
     "FUNCTION": "layer:mine:7",
     "KEY": "alias/mine",
     "LAYER": "layer:mine",
@@ -145,6 +147,7 @@ def imports():
     return {
         "ALARM": cw.Alarm.from_alarm_arn,
         "BUCKET": bucket,
+        "CONSUMER": lambda _scope, _name, arn: arn,
         "FUNCTION": lambda_.Function.from_function_arn,
         "KEY": key,
         "LAYER": lambda_.LayerVersion.from_layer_version_arn,
@@ -159,6 +162,7 @@ def imports():
 # Option: (its kind, whether it must be in the stack's region, and of the stack's account).
 FLEET = {
     "stream": ("STREAM", False, False),
+    "reading.consumer_arn": ("CONSUMER", False, False),
     "handler": ("FUNCTION", True, False),
     "worker.layers": ("LAYER", True, False),
     "tables.lease_table": ("TABLE", True, True),
@@ -200,6 +204,7 @@ def construct(new_app, handler_folder):
     imported = imports()
     groups = {
         "worker": cdk.WorkerOptions,
+        "reading": cdk.FanOut,
         "tables": cdk.FleetTables,
         "operations": cdk.Operations,
         "monitoring": cdk.MonitoringOptions,
@@ -261,6 +266,7 @@ def test_the_tables_have_every_option_of_every_construct_that_refers_to_somethin
         "IStream|IFunction|ILayerVersion|ITable|IQueue|IBucket|ITopic|IKey|IManagedPolicy|IAlarm"
     )
     parameters = {
+        **{f"reading.{f.name}": f.type for f in fields(cdk.FanOut)},
         **{f"worker.{f.name}": f.type for f in fields(cdk.WorkerOptions)},
         **{f"manager.{f.name}": f.type for f in fields(cdk.ManagerOptions)},
         **{f"tables.{f.name}": f.type for f in fields(cdk.FleetTables)},
@@ -273,7 +279,11 @@ def test_the_tables_have_every_option_of_every_construct_that_refers_to_somethin
         **cdk.ShardFleet.__init__.__annotations__,
         **cdk.SparkPipeline.__init__.__annotations__,
     }
-    found = {name for name, kind in parameters.items() if re.search(rf"\b({kinds})\b", str(kind))}
+    found = {
+        name
+        for name, kind in parameters.items()
+        if re.search(rf"\b({kinds})\b", str(kind)) or name.endswith("_arn")
+    }
 
     assert found == FLEET.keys() | SPARK.keys()
 
@@ -299,6 +309,14 @@ def test_an_alias_that_is_made_here_is_refused_too(construct, new_app):
 
     assert "operations.encryption_key: 'arn:aws:kms:" in told
     assert "no alias" in told
+
+
+@pytest.mark.parametrize(
+    "wrong", [("orders/", "returns/"), (HOME, AWAY), (ACCOUNT, OTHER)], ids=lambda each: each[1]
+)
+def test_a_consumer_of_another_stream_is_refused(construct, wrong):
+    told = refused(construct, "fleet", "reading.consumer_arn", RIGHT["CONSUMER"].replace(*wrong))
+    assert f"a consumer of {RIGHT['STREAM']} allowed" in told
 
 
 @pytest.mark.parametrize("region", ["eu-central1", f"{HOME}a", "Frankfurt"])

@@ -67,10 +67,10 @@ BUCKET = ArnKind(
     owned=False,
 )
 CONSUMER = ArnKind(
-    what="a registered consumer of a Kinesis stream",
+    what="a registered consumer of the stream",
     service="kinesis",
-    resource=r"stream/[\w.-]{1,128}/consumer/[\w.-]{1,128}:[0-9]+",
-    shown="stream/<name>/consumer/<name>:<when it was made>",
+    resource=r"stream/[\w.-]{1,128}/consumer/[\w.-]{1,128}:[0-9]{1,19}",
+    shown="stream/<name>/consumer/<name>:<time>",
 )
 FUNCTION = ArnKind(
     what="a Lambda function, or of its version or alias",
@@ -173,6 +173,13 @@ def arn_fault(arn: str, kind: ArnKind, *, region: str = "", account: str = "") -
     allowed = f"{kind.form}, the ARN of {kind.what}{place}{owner}"
     faults = _part_faults(text, kind, region=region, account=account)
     return f"{arn!r} found ({faults[0]}), {allowed} allowed" if faults else ""
+
+
+def consumer_fault(consumer: str, stream: str) -> str:
+    """Return why a consumer cannot be one of a stream; nothing where it may be, by their ARNs."""
+    if any(mark in consumer + stream for mark in "{}<>") or consumer.startswith(f"{stream}/"):
+        return ""
+    return f"{consumer!r} found, a consumer of {stream} allowed"
 
 
 def _part_faults(text: str, kind: ArnKind, *, region: str, account: str) -> list[str]:
