@@ -138,10 +138,18 @@ OWNER_INDEX = "LeaseOwnerToLeaseKeyIndex"
 LAMBDA = "arn:aws:lambda:eu-central-1:111122223333"
 
 
-def decrypting(key):
-    statement = {"Effect": "Allow", "Action": "kms:Decrypt", "Resource": key}
+AT, IN = "arn:aws", "eu-central-1:111122223333"
+
+
+def allowing(action, arn):
+    """A role that may do this to that."""
+    statement = {"Effect": "Allow", "Action": action, "Resource": arn}
     document = {"Version": "2012-10-17", "Statement": statement}
     return resource("AWS::IAM::Role", Policies=[{"PolicyDocument": document}])
+
+
+def decrypting(key):
+    return allowing("kms:Decrypt", key)
 
 
 def bounded(policy):
@@ -353,6 +361,45 @@ PLANTED = [
                 ),
                 "region 'eu-central-1a'",
                 resource("AWS::CloudWatch::CompositeAlarm", AlarmRule='ALARM("a")'),
+            ),
+            *(
+                (
+                    allowing(action, arn),
+                    f"{action}: {arn.removesuffix('/*')!r} found (names",
+                    allowing(action, right),
+                )
+                for action, arn, right in (
+                    (
+                        "kinesis:GetRecords",
+                        f"{AT}:kinesis:{IN}:stream/a/consumer/b:1",
+                        f"{AT}:kinesis:{IN}:stream/a",
+                    ),
+                    (
+                        "kinesis:SubscribeToShard",
+                        f"{AT}:kinesis:{IN}:stream/a",
+                        f"{AT}:kinesis:{IN}:stream/a/consumer/b:1",
+                    ),
+                    ("sqs:SendMessage", f"{AT}:sqs:{IN}:a.fifo", f"{AT}:sqs:{IN}:a"),
+                    ("sns:Publish", f"{AT}:sns:{IN}:a.fifo", f"{AT}:sns:{IN}:a"),
+                    ("s3:PutObject", f"{AT}:s3:::A/*", f"{AT}:s3:::abc/*"),
+                    (
+                        "dynamodb:GetItem",
+                        f"{AT}:dynamodb:{IN}:global-table/abc",
+                        f"{AT}:dynamodb:{IN}:table/abc/index/b",
+                    ),
+                    (
+                        "lambda:InvokeFunction",
+                        f"{AT}:lambda:{IN}:layer:a:1",
+                        f"{AT}:lambda:{IN}:function:a:live",
+                    ),
+                )
+            ),
+            (
+                resource(
+                    "AWS::CloudWatch::Alarm", AlarmActions=[f"{AT}:states:{IN}:stateMachine:a"]
+                ),
+                "stateMachine:a' found (of states",
+                resource("AWS::CloudWatch::Alarm", AlarmActions=[f"{AT}:lambda:{IN}:function:a"]),
             ),
             (
                 bounded(["arn:", PARTITION, ":iam::111122223333:role/a"]),

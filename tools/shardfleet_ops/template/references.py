@@ -45,6 +45,25 @@ _VARIABLES = {
     "SHARDFLEET_FAILED_TOPIC_ARN": arns.TOPIC,
     "SHARDFLEET_STATE_MACHINE_ARN": arns.MACHINE,
 }
+# What a right is on, by its action; what a service calls its own things besides may be behind.
+_RIGHTS = {
+    "dynamodb:GetItem": replace(arns.TABLE, resource=rf"{arns.TABLE.resource}(/.+)?"),
+    "kinesis:GetRecords": arns.STREAM,
+    "kinesis:PutRecords": arns.STREAM,
+    "kinesis:SubscribeToShard": arns.CONSUMER,
+    "lambda:InvokeFunction": replace(
+        arns.FUNCTION, resource=rf"{arns.FUNCTION.resource}(:[\w*]+)?"
+    ),
+    "s3:PutObject": arns.BUCKET,
+    "sns:Publish": arns.TOPIC,
+    "sqs:SendMessage": arns.QUEUE,
+}
+_ANYWHERE = {
+    *("SHARDFLEET_STREAM_ARN", "SHARDFLEET_CONSUMER_ARN"),
+    *("kinesis:GetRecords", "kinesis:PutRecords", "kinesis:SubscribeToShard"),
+}
+# CloudWatch, PutMetricAlarm: what may be told.
+_TOLD = {"sns", "lambda", "autoscaling", "automate", "swf", "ssm", "ssm-incidents", "aiops"}
 _INSTANT = "SHARDFLEET_INITIAL_TIMESTAMP_MS"
 _ALARM_NAMED = re.compile(r"\((?:\\?\")?(arn:[^\"\\)]+)")
 
@@ -54,7 +73,7 @@ def wrong_references(template: Template) -> Iterator[TemplateFault]:
     for where, name, arn, kind in _references(template):
         if arn.startswith("arn:aws:") and template.partition not in ("", "aws"):
             continue  # A19 tells of it.
-        region = "" if kind is arns.STREAM else template.region
+        region = "" if name in _ANYWHERE else template.region
         if fault := arn_fault(arn, kind, region=region):
             found, _, allowed = fault.partition("), ")
             yield TemplateFault(
@@ -81,6 +100,20 @@ def _references(template: Template) -> Iterator[tuple[str, str, str, ArnKind]]:
             if name in _VARIABLES and ":" in spelled(value):
                 yield function.path, name, spelled(value), _VARIABLES[name]
     yield from _alarms(template)
+    yield from _rights(template)
+
+
+def _rights(template: Template) -> Iterator[tuple[str, str, str, ArnKind]]:
+    """Yield what a right is on, where one ARN says it; what is meant by a pattern is not judged."""
+    for path, statement in _statements(template):
+        if statement.get("Effect") == "Allow":
+            for action in listed(statement.get("Action")):
+                for each in listed(statement.get("Resource")):
+                    kind, text = _RIGHTS.get(str(action)), spelled(each)
+                    if kind is arns.BUCKET:
+                        text = text.partition("/")[0]  # Objects are behind.
+                    if kind and text.startswith("arn:") and "*" not in text:
+                        yield path, str(action), text, kind
 
 
 def _keys(template: Template) -> Iterator[tuple[str, str, str, ArnKind]]:
@@ -96,7 +129,9 @@ def _alarms(template: Template) -> Iterator[tuple[str, str, str, ArnKind]]:
     for alarm in template.resources("AWS::CloudWatch::Alarm", "AWS::CloudWatch::CompositeAlarm"):
         for name in _ACTIONS:
             for each in listed(alarm.properties.get(name)):
-                if re.match("arn:[^:]+:sns:", text := spelled(each)):
+                text = spelled(each)
+                service = text.split(":")[2:3]
+                if text.startswith("arn:") and (service == ["sns"] or not _TOLD & {*service}):
                     yield alarm.path, name, text, arns.TOPIC
         for arn in _ALARM_NAMED.findall(spelled(alarm.properties.get("AlarmRule", ""))):
             yield alarm.path, "AlarmRule", arn, arns.ALARM
