@@ -20,9 +20,13 @@ from shardfleet_ops.template.reading import Template
 PARTITION, REGION = {"Ref": "AWS::Partition"}, {"Ref": "AWS::Region"}
 
 
+READ_MS = 1_795_000_000_000
+
+
 def a_template(*, region="", **resources):
     body = {"Resources": resources}
-    return Template(name="Shop", body=body, size=len(json.dumps(body)), region=region)
+    size = len(json.dumps(body))
+    return Template(name="Shop", body=body, size=size, region=region, read_ms=READ_MS)
 
 
 def resource(kind, **properties):
@@ -427,6 +431,12 @@ PLANTED = [
         {"It": beginning("1700000000000")},
     ),
     (
+        "K71",
+        {"It": beginning(str(READ_MS + 86_400_001))},
+        "lies more than a day in the future",
+        {"It": beginning(str(READ_MS + 86_400_000))},
+    ),
+    (
         "R06",
         {"It": job(token="{% $states.context.Execution.Name %}", parameters=ENOUGH)},
         "the execution's name",
@@ -520,7 +530,7 @@ def test_a_planted_fault_is_named_and_its_twin_is_clean(fact, fault, words, twin
     assert words in found.found
     assert "Shop/Part" in found.where
     assert all((found.allowed, found.remedy))
-    assert found.certain == (fact not in LIKELY)
+    assert found.certain == (fact not in LIKELY or "future" in words)
     assert judge(a_template(**twin)) == []
 
 

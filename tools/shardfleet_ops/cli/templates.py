@@ -8,6 +8,7 @@ adds AWS's schemas: of each resource, of IAM's policies and actions, and of the 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,6 +72,7 @@ def _read(file: Path) -> Template:
         body=body,
         size=len(text),
         region=_region(stack),
+        read_ms=round(time.time() * 1_000),
         paths=_paths(stack, file.parent),
     )
 

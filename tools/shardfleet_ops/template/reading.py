@@ -71,6 +71,7 @@ class Template(Struct, frozen=True, kw_only=True):
         body: the template, parsed.
         size: of its text, bytes.
         region: where it goes, empty where that is not known before the deploy.
+        read_ms: when it was read, epoch milliseconds; 0: nobody says.
         paths: logical id to construct path, where the template itself does not tell them.
 
     """
@@ -79,6 +80,7 @@ class Template(Struct, frozen=True, kw_only=True):
     body: Mapping[str, Any]
     size: int
     region: str = ""
+    read_ms: int = 0
     paths: Mapping[str, str] = field(default_factory=dict)
 
     @property

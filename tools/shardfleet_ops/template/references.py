@@ -64,6 +64,7 @@ _ANYWHERE = {
 }
 # CloudWatch, PutMetricAlarm: what may be told.
 _TOLD = {"sns", "lambda", "autoscaling", "automate", "swf", "ssm", "ssm-incidents", "aiops"}
+_DAY_MS = 86_400_000
 _INSTANT = "SHARDFLEET_INITIAL_TIMESTAMP_MS"
 _ALARM_NAMED = re.compile(r"\((?:\\?\")?(arn:[^\"\\)]+)")
 
@@ -172,14 +173,17 @@ def _statements(template: Template) -> Iterator[tuple[str, dict[str, Any]]]:
 def unlikely_instants(template: Template) -> Iterator[TemplateFault]:
     """K71: an instant is epoch milliseconds, of which Kinesis knows none before it began."""
     for function in template.resources(_FUNCTION):
-        at_ms = number(variables_of(function).get(_INSTANT))
-        if at_ms and (fault := instant_fault(int(at_ms))):
+        at_ms = int(number(variables_of(function).get(_INSTANT)) or 0)
+        fault = instant_fault(at_ms) if at_ms else ""
+        is_later = 0 < template.read_ms < at_ms - _DAY_MS
+        if fault or is_later:
+            fault = fault or f"{at_ms} lies more than a day in the future"
             yield TemplateFault(
-                certain=False,
+                certain=is_later,
                 fact="K71",
                 where=function.path,
                 found=f"{_INSTANT}: {fault}",
                 allowed="epoch milliseconds: Kinesis begins at the oldest record for what is "
                 "earlier, and refuses what lies in the future",
-                remedy="write milliseconds",
+                remedy="write milliseconds, of an instant that is past",
             )
