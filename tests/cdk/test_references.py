@@ -136,8 +136,7 @@ def imports():
         return {"key_arn": key["encryption_key"].key_arn} if key else {}
 
     def topic(scope, name, arn, **key):
-        arns_of = {"topic_arn": arn, **keyed(key)}
-        return sns.Topic.from_topic_attributes(scope, name, **arns_of)
+        return sns.Topic.from_topic_attributes(scope, name, topic_arn=arn, **keyed(key))
 
     def queue(scope, name, arn, **key):
         arns_of = {"queue_arn": arn, **keyed(key)}

@@ -3,17 +3,22 @@ What the constructs refuse at synth: each refusal, and who else refuses the temp
 
 The refusals are read from the constructs' own code, so that a new one without a row fails. A
 foreign judge is cfn-lint, botocore's model of the call that the resource becomes, another's
-embedded AWS, or, where none of them knows it, a page of AWS's with its fact. What AWS would take
-all the same says why it is refused. The settings of a fleet, which only its functions read, are
+embedded AWS, Python that does not load the code, or, where none of them knows it, a page of AWS's
+with its fact. What AWS never comes to (there is no template, nothing reads it, it never runs as
+said) says why it is refused. The settings of a fleet, which only its functions read, are
 refused by `FleetConfig`.
+
+Long, and one idea: the table, and who else refuses each of its rows.
 """
 
 import ast
 import json
 import re
+import sys
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 
 import pytest
 from botocore.exceptions import UnknownRegionError
@@ -60,21 +65,34 @@ class Called:
 
 
 @dataclass(frozen=True)
-class Ours:
-    """What AWS would deploy, and why it is refused all the same."""
+class Loaded:
+    """Code that AWS deploys, and that Python does not load: its error, and the code."""
 
+    error: type
+    function: str = "handler:handle"
+    source: str = "def handle(batch): ..."
+
+
+@dataclass(frozen=True)
+class Ours:
+    """What AWS cannot refuse: what it never comes to, and why it is refused all the same."""
+
+    never: str
     why: str
 
 
 LAMBDA, ALARM = "AWS::Lambda::Function", "AWS::CloudWatch::Alarm"
 APPLICATION, STREAM = "AWS::EMRServerless::Application", "AWS::Kinesis::Stream"
-WORKS_NOT = Ours("the deploy succeeds, and no turn of a worker or manager would")
-NO_CODE = Ours("the deploy succeeds, and no worker could load it")
-NO_NAME = Ours("nothing would read it: the user means another")
-ONE_PLACE = Ours("the construct would have to choose between two that differ")
-MACHINE = Ours("nothing is synthesized without it")
-TIMES = Ours("the deploy succeeds, and a call would never have the time that it is promised")
-NO_VPC = Ours("they would be left out, and the user believes that they hold")
+TEMPLATE, READ, RUN = "a template", "read", "run"
+WORKS_NOT = Ours(RUN, "the deploy succeeds, and each batch of the job fails")
+NO_NAME = Ours(READ, "nothing would read it: the user means another")
+ONE_PLACE = Ours(READ, "one of two that differ would be passed over")
+MACHINE = Ours(TEMPLATE, "nothing is synthesized without it")
+NEVER_SO = Ours(
+    RUN, "the deploy succeeds, and what is promised never comes: sleep, or a wake in time"
+)
+CUT_OFF = Called("L20", "Invoke, ended at the function's time-out")
+NO_VPC = Ours(READ, "they would be left out, and the user believes that they hold")
 
 
 def names_of(kind, wrong, right, rule):
@@ -97,25 +115,27 @@ REFUSALS = {
     "assets": {"{}: not found in": MACHINE, "{}: not installed beside": MACHINE},
     "bundling": {"{}: uv is needed": MACHINE, "{}: uv could not install": MACHINE},
     "fleet_config": {
-        "handler_timeout_ms: ": TIMES,
-        "manager_run_ms: ": TIMES,
-        "max_wake_ms: ": TIMES,
-        "sleep_after_ms: ": TIMES,
+        "handler_timeout_ms: ": CUT_OFF,
+        "manager_run_ms: ": CUT_OFF,
+        "max_wake_ms: ": NEVER_SO,
+        "sleep_after_ms: ": NEVER_SO,
         "{}: set by": ONE_PLACE,
         "{}: no such option": NO_NAME,
         "{}: found in": ONE_PLACE,
     },
     "handler_code": {
         "handler folder {}": MACHINE,
-        "handler function {}: 'module:function'": NO_CODE,
-        "handler function {}: no module": NO_CODE,
-        "handler function {}: {} defines no": NO_CODE,
-        "handler {}: line": NO_CODE,
+        "handler function {}: 'module:function'": Loaded(AttributeError, "handler"),
+        "handler function {}: no module": Loaded(ModuleNotFoundError, "clicks:handle"),
+        "handler function {}: {} defines no": Loaded(AttributeError, "handler:collect"),
+        "handler {}: line": Loaded(SyntaxError, source="def handle(batch:"),
     },
     "handler_function": {
         "handler: {} found": MACHINE,
-        "handler_timeout_ms: {} found, at least": TIMES,
-        "worker {}: none allowed": Ours("it would be set where the handler's code is not"),
+        "handler_timeout_ms: {} found, at least": Ours(
+            RUN, "a call is given up that its function, and its records, go on with"
+        ),
+        "worker {}: none allowed": Ours(READ, "it would be set where the handler's code is not"),
     },
     "lambda_platform": {"runtime {}": RUNTIME},
     "monitoring.fleet_monitoring": {
@@ -134,7 +154,9 @@ REFUSALS = {
     },
     "naming": {
         "fleet name {}: 1 to": Called("S20", "StartExecution.name"),
-        "fleet name {}: another": Ours("metrics of two would be one, and commands find the first"),
+        "fleet name {}: another": Ours(
+            READ, "metrics of two would be one, and commands find the first"
+        ),
     },
     "options": {
         "worker environment {}: names beginning": ONE_PLACE,
@@ -154,7 +176,10 @@ REFUSALS = {
             "K71", "GetShardIterator.Timestamp"
         )
     },
-    "spark_environment": {"transform {}: 'module:": NO_CODE, "transform {}: no module": NO_CODE},
+    "spark_environment": {
+        "transform {}: 'module:": Loaded(AttributeError, "handler"),
+        "transform {}: no module": Loaded(ModuleNotFoundError, "clicks:handle"),
+    },
     "spark_options": {
         "{}: {} found, 1 or more": Linted(
             "E3031",
@@ -164,7 +189,9 @@ REFUSALS = {
         ),
         "merge_key {}": WORKS_NOT,
         "bad_records {}: schema": WORKS_NOT,
-        "bad_records {}: a folder": Ours("files that are none of the table's would lie in it"),
+        "bad_records {}: a folder": Ours(
+            READ, "files that are none of the table's would lie in it"
+        ),
         "release_label": sized("ReleaseLabel", "E3031", "emr 7", "emr-7.13.0", APPLICATION),
         "schedule": Documented(
             "E11", "AWS::Scheduler::Schedule", {"ScheduleExpression": "every hour"}
@@ -362,13 +389,27 @@ def made(new_app, handler_folder):
 
     later = {"initial_position": "AT_TIMESTAMP", "initial_timestamp_ms": 4_000_000_000_000}
     silent = dict.fromkeys(SIX & PAGING)
+
+    def loaded(name):
+        row, folder = ROWS[name], handler_folder.parent / name.translate(NO_PLACE)
+        folder.mkdir()
+        (folder / "handler.py").write_text(row.source, "utf-8")
+        kind = cdk.HandlerCode if name.startswith("handler") else cdk.TransformCode
+        return kind(folder=folder, function=row.function)
+
     return {
+        **{name: partial(loaded, name) for name in of(Loaded)},
+        "fleet_config: handler_timeout_ms: ": lambda: fleet(config={"handler_timeout_ms": 840_001}),
+        "fleet_config: manager_run_ms: ": lambda: fleet(manager=cdk.ManagerOptions(timeout_s=30)),
         "monitoring.fleet_monitoring: {}: alarms: no alarm of level page": lambda: alarms(**silent),
         "monitoring.fleet_monitoring: alarms: {}: periods": lambda: alarms(lag={"periods": 2_000}),
         "naming: fleet name {}: 1 to": lambda: fleet(name="clicks and orders"),
         "references: {}: {} found, at most {} allowed, a day from now": lambda: fleet(config=later),
         **made_of_options(cdk),
     }
+
+
+NO_PLACE = {ord(each): "_" for each in "{}: '/"}
 
 
 def made_of_options(cdk):
@@ -412,6 +453,18 @@ def test_the_constructs_refuse_just_what_their_judges_refuse(made):
         words = re.escape(name.partition(": ")[2]).replace(re.escape("{}"), ".*")
         with pytest.raises(ConfigurationError, match=words):
             make()
+
+
+@pytest.mark.parametrize("name", of(Loaded))
+def test_python_does_not_load_the_code_it_would_have_been(name, tmp_path, monkeypatch):
+    """As Lambda's runtime and Spark's worker do: the module by its name, and what it defines."""
+    row, (module, _, function) = ROWS[name], ROWS[name].function.partition(":")
+    (tmp_path / "handler.py").write_text(row.source, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "handler", raising=False)
+    with pytest.raises(row.error):
+        getattr(import_module(module), function)
+    monkeypatch.delitem(sys.modules, "handler", raising=False)
 
 
 def may_be(member, value):
@@ -484,10 +537,12 @@ def test_what_aws_refuses_by_its_documentation_is_a_fact_with_a_source(name):
 
 def test_the_page_says_how_many_have_which_judge():
     counted = Counter(type(row).__name__ for row in ROWS.values())
+    never = Counter(row.never for row in of(Ours).values())
     page = (ROOT / "docs/cli.md").read_text("utf-8")
 
     assert (
         f"{len(ROWS)} refusals: of the templates cfn-lint refuses {counted['Linted']} and AWS's "
-        f"pages {counted['Documented']}, of {counted['Called']} AWS refuses a later call, "
-        f"{counted['Ours']} are ours alone"
-    ) in page, counted
+        f"pages {counted['Documented']}, of {counted['Called']} AWS refuses or ends a later call, "
+        f"Python loads {counted['Loaded']} not; {never[TEMPLATE]} make no template, "
+        f"{never[READ]} nothing would read, {never[RUN]} would never run as said"
+    ) in page, (counted, never)
