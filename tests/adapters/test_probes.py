@@ -5,6 +5,7 @@ The kernel's own first probe comes after 7,200 s; a handler that is a function o
 900 s to answer.
 """
 
+import re
 import socket
 from functools import cached_property
 
@@ -15,6 +16,9 @@ from shardfleet.adapters.clients.account_access import Access, AccountClients
 from shardfleet.adapters.clients.aws_clients import AwsClients
 from shardfleet.adapters.http.connections import Endpoint, HttpConnections
 from tests.adapters.tables import LIMITS
+from tests.adapters.test_h2_connection import serving_h2
+from tests.test_tidy import ROOT
+from tests.virtual import in_a_loop
 
 NAT_S = 350
 # A call of each client.
@@ -82,3 +86,21 @@ def test_our_own_connections_probe_too():
         )
         with HttpConnections(endpoint)._connect() as connection:
             assert idle_s(connection) <= NAT_S / 3
+
+
+@in_a_loop
+async def test_a_connection_of_pushed_records_probes_too():
+    async with serving_h2() as (_, client):
+        made = await client._connection()
+        assert idle_s(made._transport.get_extra_info("socket")) <= NAT_S / 3
+
+
+def test_whoever_opens_a_connection_has_it_probed():
+    """Schema registries are asked for half a minute at most (AnswerBounds.whole_s)."""
+    opening = {
+        path.name: "PROBED" in source
+        for folder in ("layer/python", "spark")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(r"create_connection\(|open_connection\(", source := path.read_text("utf-8"))
+    }
+    assert opening == {"connections.py": True, "h2_connection.py": True}

@@ -29,7 +29,7 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 
 from shardfleet.adapters.http.answers import OK, HttpAnswer
-from shardfleet.adapters.http.connections import Endpoint
+from shardfleet.adapters.http.connections import PROBED, Endpoint
 
 WINDOW_BYTES = 2 * 1024 * 1024
 """So much of an answer may come before its reader takes any."""
@@ -423,6 +423,8 @@ class H2Connections:
                 )
         except OSError as error:
             raise endpoint.unreachable(error) from error
+        for option in PROBED:
+            transport.get_extra_info("socket").setsockopt(*option)
         greeted: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         if greeted is not None and greeted.selected_alpn_protocol() != "h2":
             transport.abort()
