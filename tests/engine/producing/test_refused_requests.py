@@ -17,9 +17,10 @@ import pytest
 
 from shardfleet.errors import InvalidRecord, ShardfleetError, StreamGone, Unsettled
 from shardfleet.kpl.packing import OutgoingRecord
+from shardfleet.producer.aggregate import MAX_RECORD_BYTES, STREAM_RECORD_BYTES
 from shardfleet.producer.kinesis_writer import KinesisWriter
 from shardfleet.producer.sending import Producer
-from shardfleet.producer.settings import ProducerSettings
+from shardfleet.producer.settings import REQUEST_BYTES_MOST, ProducerSettings
 from shardfleet_local.kinesis.account import AccountSettings
 from shardfleet_local.kinesis.engine import KinesisEngine
 from shardfleet_testkit.clock import VirtualClock, run_virtual
@@ -279,28 +280,29 @@ def test_what_is_refused_for_a_reason_that_may_pass_takes_no_other_record_along(
 KEYS_AT_MOST = {"one byte": "k", "256 of four bytes": "\U0001f511"}
 
 
+@pytest.mark.parametrize("largest", [STREAM_RECORD_BYTES, MAX_RECORD_BYTES])
 @pytest.mark.parametrize("key", KEYS_AT_MOST.values(), ids=KEYS_AT_MOST)
 @pytest.mark.parametrize("aggregate", [False, True])
-def test_every_limit_holds_on_the_wire_at_its_allowed_maximum(aggregate, key):
+def test_every_limit_holds_on_the_wire_at_its_allowed_maximum(aggregate, key, largest):
     """Data and key of a record and of a request count; the largest aggregate has a key, too."""
-    stream = JudgedStream(1, record_bytes=1 << 20, request_bytes=10 << 20)
-    keys = [f"{n:02d}" + key * 254 for n in range(40)]
+    most = REQUEST_BYTES_MOST
+    stream = JudgedStream(1, record_bytes=largest, request_bytes=most)
+    count = 12 * STREAM_RECORD_BYTES // largest + 3
+    keys = [f"{n:02d}" + key * 254 for n in range(count + 28)]
 
     async def main():
         producer = producer_of(
             stream,
-            record_bytes=1 << 20,
-            aggregate_bytes=1 << 20,
+            record_bytes=largest,
+            aggregate_bytes=largest,
             aggregate_records=100_000,
-            request_bytes=10 << 20,
+            request_bytes=most,
             shard_bytes_per_s=1 << 30,
             shard_records_per_s=1_000_000,
         )
-        whole = [
-            OutgoingRecord(each, b"x" * ((1 << 20) - len(each.encode()))) for each in keys[:12]
-        ]
-        halves = [OutgoingRecord(each, b"x" * (1 << 18)) for each in keys[12:] for _ in range(5)]
-        await producer.send(whole + halves, aggregate=aggregate)
+        whole = [OutgoingRecord(k, b"x" * (largest - len(k.encode()))) for k in keys[:count]]
+        parts = [OutgoingRecord(each, b"x" * (1 << 18)) for each in keys[count:] for _ in range(5)]
+        await producer.send(whole + parts, aggregate=aggregate)
 
     run_virtual(main())
     assert stream.refused == 0
@@ -308,8 +310,8 @@ def test_every_limit_holds_on_the_wire_at_its_allowed_maximum(aggregate, key):
         [len(each.data) + len(each.partition_key.encode()) for each in request]
         for request in stream.requests
     ]
-    assert max(max(each) for each in sizes) > 0.99 * (1 << 20)
-    assert max(map(sum, sizes)) > 0.9 * (10 << 20)
+    assert max(max(each) for each in sizes) > 0.99 * largest
+    assert max(map(sum, sizes)) > 0.9 * most
 
 
 @virtual
