@@ -16,7 +16,15 @@ from collections.abc import Callable, Iterator
 
 import side_by_side
 from side_by_side import Figures
-from time_lines import Say, TimeLine, crashes, first_deploys, lost_slots, shard_ends
+from time_lines import (
+    Say,
+    TimeLine,
+    crashes,
+    crowded_splits,
+    first_deploys,
+    lost_slots,
+    shard_ends,
+)
 
 REPETITIONS = 10
 LINES: dict[str, Callable[[int, Say], TimeLine]] = {
@@ -24,6 +32,7 @@ LINES: dict[str, Callable[[int, Say], TimeLine]] = {
     "time_line_crash": crashes,
     "time_line_lost_slot": lost_slots,
     "time_line_shard_end": shard_ends,
+    "time_line_crowded_split": crowded_splits,
 }
 
 

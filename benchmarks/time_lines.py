@@ -7,7 +7,7 @@ import os
 import signal
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,26 +132,42 @@ def lost_slots(count: int, say: Say) -> TimeLine:
 
 
 def shard_ends(count: int, say: Say) -> TimeLine:
-    """Split shards under load."""
+    """Split shards under load, of workers that have room for the children."""
     config = {"min_workers": 2, "max_workers": 2, "leases_per_worker": 64}
-    took: list[float] = []
-    with fleet_under_load(shards=2, config=config, records_per_s=200, say=say) as load:
-        wait_until(lambda: load.is_settled(workers=2), what="a settled fleet", within_s=180)
-        for number in range(count):
-            parent, children = _split_widest(load)
-            for child in children:
-                begun_ms = _back_ms(load, child, pid=None, after_ms=0)
-                ended_ms = max(line.at_ms for line in load.lines() if line.shard_id == parent)
-                took.append((begun_ms - ended_ms) / 1000)
-            say(f"split {number + 1}: {took[-2]:.2f} s and {took[-1]:.2f} s")
-            time.sleep(1.0)
     return TimeLine(
         name="shard end to the first record of a child",
-        took_s=tuple(took),
+        took_s=_split(count, say, config, pause_s=1.0),
         most_s=2.0,
         kcl="the next assignment run, up to 20 s, plus up to 10 s of discovery (§3.1, §1.7)",
         remark="each child, from the end of the parent's last handler call to that of its first",
     )
+
+
+def crowded_splits(count: int, say: Say) -> TimeLine:
+    """Split shards of workers that have no room, while the manager is calm: another one starts."""
+    config = {"max_workers": 2 + count, "leases_per_worker": 1}
+    return TimeLine(
+        name="shard end to the first record of a child that found no room",
+        took_s=_split(count, say, config, pause_s=QUIET_S + 20.0)[1::2],
+        most_s=15.0,
+        kcl="the next assignment run, up to 20 s, plus up to 10 s of discovery (§3.1, §1.7)",
+        remark="the later child of each, as above",
+    )
+
+
+def _split(count: int, say: Say, config: Mapping[str, int], *, pause_s: float) -> tuple[float, ...]:
+    """Return how long both children of each split waited, the earlier one first, in seconds."""
+    took: list[float] = []
+    with fleet_under_load(shards=2, config=config, records_per_s=200, say=say) as load:
+        wait_until(lambda: load.is_settled(workers=2), what="a settled fleet", within_s=180)
+        for number in range(count):
+            time.sleep(pause_s)
+            parent, children = _split_widest(load)
+            begun = sorted(_back_ms(load, child, pid=None, after_ms=0) for child in children)
+            ended_ms = max(line.at_ms for line in load.lines() if line.shard_id == parent)
+            took += [(begun_ms - ended_ms) / 1000 for begun_ms in begun]
+            say(f"split {number + 1}: {took[-2]:.2f} s and {took[-1]:.2f} s")
+    return tuple(took)
 
 
 def _now_ms() -> int:

@@ -1,9 +1,11 @@
 """
 Count what fleets cost on the embedded AWS, beside what the model says: `make cost`.
 
-Ten minutes a state, scaled to a month. An item on which both agree within 15 % agrees, and so does
-one whose difference is less than a quarter of a dollar a month: in ten minutes a turn of a quarter
-of an hour is entered once or not at all.
+Ten minutes a state, scaled to a month, each item within 15 %. A worker's turn of a quarter of an
+hour would come once or never in that time, so the fleets' workers have short turns
+(`tests.cost.fleets.OFTEN`), and the model is asked for those. What a fleet may cost is judged by
+its defaults: the count of each item, times what the model says of it by the defaults over what it
+says of it here.
 """
 
 import argparse
@@ -11,6 +13,9 @@ import json
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,15 +23,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from embedded_fleet import SteadyFeed, fleet_under_load, wait_until
 
-from shardfleet.domain.cost.prices import PRICES
 from shardfleet.domain.slots.slot import SlotState
 from shardfleet_local.aws.launcher import EmbeddedAws
 from shardfleet_ops.cost.model import State
-from tests.cost.count import StateCount, TablesCount
+from tests.cost.count import StateCount, TablesCount, between_looks, stored_dollars
 from tests.cost.fleets import COUNTED, OF_TWO_PROCESSES
 from tests.processes.fleet import Processes, eventually
 
-AGREES, FLOOR = 0.15, 0.25
+AGREES = 0.15
 SETTLING_S = 90  # the manager's second look at a fleet that has just begun
 
 
@@ -56,8 +60,8 @@ def count_stack(fleet, minutes):
         worker={"memory_mb": fleet.worker_mb},
     ) as load:
         wait_until(lambda: is_settled(load, fleet), what=fleet.name, within_s=300)
-        wait_s = min(SETTLING_S, minutes * 60)
-        StateCount(load.fleet).costs(wait_s)
+        time.sleep(min(SETTLING_S, minutes * 60))
+        between_looks(load.fleet)
         return StateCount(load.fleet).costs(minutes * 60)
 
 
@@ -80,33 +84,39 @@ def count_processes(fleet, minutes):
             found, counts = TablesCount(aws).costs(minutes * 60)
         finally:
             feed.stop()
-        sizes = [len(repr(item)) for name in (processes.name, f"{processes.name}-fleet")
-                 for page in processes.tables.get_paginator("scan").paginate(TableName=name)
-                 for item in page["Items"]]  # fmt: skip
-    found["storage"] = sum(sizes) / 1e9 * PRICES.table_gb_month
+        names = (processes.name, f"{processes.name}-fleet")
+        found["storage"] = stored_dollars(processes.tables, names)
     return {"alarms": 0.0, "dashboard": 0.0, **found}, counts
 
 
 def counted(fleet, minutes):
-    """Yield a row for each item of a fleet."""
-    found, counts = (count_processes if fleet.processes else count_stack)(fleet, minutes)
-    for item, dollars in fleet.costs.by_item.items():
-        apart = abs(dollars - found[item])
-        yield {
-            "fleet": fleet.name,
+    """Return a row for each item of a fleet, and two of all."""
+    often = fleet.often
+    found, counts = (count_processes if fleet.processes else count_stack)(often, minutes)
+    model, by_default = often.costs.by_item, fleet.costs.by_item
+    rows = [
+        {
             "item": item,
-            "model": round(dollars, 3),
-            "counted": round(found[item], 3),
-            "agrees": apart <= max(FLOOR, AGREES * found[item]),
+            "model": round(dollars, 8),
+            "counted": round(found[item], 8),
+            "agrees": abs(dollars - found[item]) <= AGREES * found[item],
         }
-    totals = {"model": fleet.costs.total, "counted": sum(found.values())}
-    yield {
-        "fleet": fleet.name,
-        "item": "total beside the dashboard",
-        **{name: round(total - found["dashboard"], 2) for name, total in totals.items()},
-        "agrees": True,
-        "counts": counts,
+        for item, dollars in model.items()
+    ]
+    defaults = {
+        item: found[item] * (by_default[item] / dollars if dollars else 1)
+        for item, dollars in model.items()
     }
+    totals = {
+        "total beside the dashboard": (model, found),
+        "the same by the defaults": (by_default, defaults),
+    }
+    for name, sides in totals.items():
+        said, seen = (sum(side[item] for item in model if item != "dashboard") for side in sides)
+        rows.append({"item": name, "model": round(said, 2), "counted": round(seen, 2)})
+    rows[-2] |= {"agrees": abs(said - seen) <= AGREES * seen, "counts": counts}
+    rows[-1] |= {"most": fleet.most, "agrees": max(said, seen) <= fleet.most}
+    return [{"fleet": fleet.name, **row} for row in rows]
 
 
 def main():
@@ -115,16 +125,18 @@ def main():
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--output", type=Path, default=Path("build/cost/result.json"))
     parser.add_argument("--fleet", default="", help="those with this in their name")
+    parser.add_argument("--at-once", type=int, default=2, help="so many fleets")
     given = parser.parse_args()
+    chosen = [each for each in (*COUNTED, OF_TWO_PROCESSES) if given.fleet in each.name]
     rows = []
-    for fleet in (*COUNTED, OF_TWO_PROCESSES):
-        if given.fleet in fleet.name:
-            for row in counted(fleet, given.minutes):
-                rows.append(row)
+    with ProcessPoolExecutor(given.at_once, mp_context=get_context("spawn")) as pool:
+        for found in pool.map(partial(counted, minutes=given.minutes), chosen):
+            rows += found
+            for row in found:
                 told = "" if row["agrees"] else "  APART"
                 print(  # noqa: T201 - for a person
-                    f"{row['fleet']:30} {row['item']:28} model {row['model']:8.2f}  "
-                    f"counted {row['counted']:8.2f}{told}",
+                    f"{row['fleet']:30} {row['item']:28} model {row['model']:12.7f}  "
+                    f"counted {row['counted']:12.7f}{told}",
                     flush=True,
                 )
     given.output.parent.mkdir(parents=True, exist_ok=True)

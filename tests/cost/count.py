@@ -11,11 +11,43 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
+from boto3.dynamodb.types import TypeDeserializer
+
 from shardfleet.domain.cost.prices import PRICES
 from shardfleet.domain.cost.usage import HOURS_PER_MONTH, Consumption, price_of
+from shardfleet.domain.item_size import value_bytes
+from shardfleet.engine.state.kinds import LEDGER
+from shardfleet.engine.state.ledger import KEPT_DAYS
 from shardfleet_local.aws.cloudwatch import embedded_metrics
 
 MARK = re.compile(r"(START|END|REPORT) RequestId: (\S+)")
+# "DynamoDB adds 100 bytes of per-item storage overhead" (pricing page, "Data storage").
+ITEM_BYTES = 100
+
+
+def between_looks(fleet):
+    """Wait until the manager's last look began half a minute ago: then each minute has one."""
+    group = fleet.function("ManagerFunction")["LoggingConfig"]["LogGroup"]
+    pages = fleet.aws.client("logs").get_paginator("filter_log_events")
+    began_ms = max(
+        event["timestamp"]
+        for page in pages.paginate(logGroupName=group)
+        for event in page["events"]
+        if event["message"].startswith("START ")
+    )
+    time.sleep((30 - (time.time() - began_ms / 1_000)) % 60)
+
+
+def stored_dollars(client, names):
+    """Return what these tables keep, dollars a month; a day's notes are kept for all their days."""
+    to_python, sizes = TypeDeserializer().deserialize, []
+    for name in names:
+        for page in client.get_paginator("scan").paginate(TableName=name):
+            for item in page["Items"]:
+                body = {key: to_python(value) for key, value in item.items()}
+                days = KEPT_DAYS if str(body.get("kind", "")).startswith(f"{LEDGER} ") else 1
+                sizes.append(days * (value_bytes(body) + ITEM_BYTES))
+    return sum(sizes) / 1e9 * PRICES.table_gb_month
 
 
 @dataclass(frozen=True)
@@ -62,7 +94,8 @@ class StateCount:
             for each in embedded_metrics(line.text, 0.0)
         }
         found["metrics"] = len(metrics) * PRICES.metric_month
-        found["storage"] = self._stored_bytes() / 1e9 * PRICES.table_gb_month
+        tables = [self._fleet.stack.outputs[name] for name in ("LeaseTable", "StateTable")]
+        found["storage"] = stored_dollars(self._fleet.aws.client("dynamodb"), tables)
         found |= self._watch()
         requests = Counter(after["requests"])
         requests.subtract(self._before["requests"])
@@ -74,7 +107,7 @@ class StateCount:
             "requests": {name: count for name, count in sorted(requests.items()) if count},
             "metrics": sorted(name for name, *_ in metrics),
             "log_bytes": sum(len(line.text.encode()) for line in within),
-            "log_lines": dict(Counter(_kind(line.text) for line in within).most_common(12)),
+            "log_lines": _by_kind(within),
         }
         return found, counts
 
@@ -142,17 +175,6 @@ class StateCount:
             )["events"]
         )
 
-    def _stored_bytes(self):
-        tables = self._fleet.aws.client("dynamodb")
-        return sum(
-            len(repr(item))
-            for output in ("LeaseTable", "StateTable")
-            for page in tables.get_paginator("scan").paginate(
-                TableName=self._fleet.stack.outputs[output]
-            )
-            for item in page["Items"]
-        )
-
 
 class TablesCount:
     """Counts from when it is made what processes ask of their tables, and that it is all."""
@@ -182,6 +204,16 @@ class TablesCount:
             "requests": {name: count for name, count in sorted(requests.items()) if count},
         }
         return dict(price_of(used, metric_days=0).by_item), counts
+
+
+def _by_kind(lines):
+    """Return count and bytes of lines by function and what they are about, the most first."""
+    counts, sizes = Counter(), Counter()
+    for line in lines:
+        kind = f"{'Worker' if 'Worker' in line.group else 'Manager'} {_kind(line.text)}"
+        counts[kind] += 1
+        sizes[kind] += len(line.text.encode())
+    return {kind: [counts[kind], size] for kind, size in sizes.most_common(16)}
 
 
 def _kind(text):

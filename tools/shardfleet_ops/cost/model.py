@@ -31,15 +31,22 @@ METRICS_ASLEEP, ALL_METRICS_ASLEEP = 3, 22
 _METRICS_OF_SHARD = 3
 _LEASE_KB = 0.4  # a lease's item, names of attributes included
 # Counted by `make cost`, on the embedded AWS; a run is slower on Lambda, with a seventh of a core.
-_RUN_S = 1.0  # a run of the manager beside its waiting: start, reads, planning
+_RUN_MS = 1_000  # a run of the manager that does not stay: start, reads, planning
 _READS_PER_TURN = 20  # of the manager: slots, sightings, loads, pauses, handovers, notes
 _WRITES_PER_TURN = 6.5  # sightings, loads, the lock, the last plan
 _WRITES_PER_TURN_AND_SHARD = 0.12
 _EARLY = 15 / 16  # of the renewal time, when a lease is renewed
-_READS_PER_WORKER_TURN = 4  # to claim the slot
-_READS_PER_ADOPTION = 5  # of a lease at the beginning of a turn: the lease, notes, stops
-_LOG_BYTES = 750  # of a run of either with its metrics, and of a worker each minute
-_KEPT_BYTES = 1_000_000  # of both tables: leases, and a week of the manager's decisions
+# Of a worker's turn, beside the lease's renewals: the slot is claimed and left, and each lease
+# adopted, with what is noted of it, and stored at the end.
+_READS_PER_WORKER_TURN, _READS_PER_ADOPTION = 9, 6.7
+_WRITES_PER_WORKER_TURN, _WRITES_PER_ADOPTION = 6.5, 2.1
+# Of log lines: Lambda's own of an invocation, the metrics of a manager's turn and of a worker's
+# minute, and what a worker says of its turn.
+_INVOCATION_BYTES, _TURN_BYTES, _TURN_BYTES_ASLEEP = 240, 560, 330
+_MINUTE_BYTES, _MINUTE_BYTES_OF_LEASE = 570, 62
+_WORKER_TURN_BYTES, _ADOPTION_BYTES = 560, 350
+# Of both tables, the ledger's forty days included; each change is kept for a week besides.
+_KEPT_BYTES, _KEPT_BYTES_OF_SHARD = 37_400, 1_330
 # Of a process in each third of the failover time: it looks at the offers, the processes and the
 # leases, and shows that it lives; who does not lead looks at the lock that the leader prolongs.
 _LOOKS_OF_PROCESS, _LOOKS_OF_STANDBY = 2.0, 1.0
@@ -118,13 +125,16 @@ def per_month(
     if not is_asleep:
         workers = workers_for(config, setup.shards) if setup.workers is None else setup.workers
         used = sum((_of_worker(config, setup, workers) for _ in range(workers)), used)
+        # Each looks whether the manager has died.
+        looks = workers * _MONTH_S * 1_000 / config.failover_ms
+        used += Consumption(read_tenths=round(looks * 10))
     metrics = METRICS_ASLEEP if is_asleep else METRICS
     if config.writes_all_metrics:
         metrics = ALL_METRICS_ASLEEP if is_asleep else ALL_METRICS
     if config.writes_shard_metrics and not is_asleep:
         metrics += setup.shards * _METRICS_OF_SHARD
     found = dict(price_of(used, metric_days=metrics * DAYS_PER_MONTH, prices=prices).by_item)
-    found["storage"] = _KEPT_BYTES / 1e9 * prices.table_gb_month
+    found["storage"] = _kept_per_month(setup, prices)
     found["alarms"] = (
         setup.alarm_metrics * prices.alarm_month + setup.composites * prices.composite_alarm_month
     )
@@ -152,7 +162,7 @@ def processes_per_month(config: FleetConfig, setup: Setup, *, prices: Prices = P
     writes = used.write_tenths / 10 + ticks * (processes + 1) + turns * a_turn
     tables = Consumption(read_tenths=round(reads * 10), write_tenths=round(writes * 10))
     found = dict(price_of(tables, metric_days=0, prices=prices).by_item)
-    found["storage"] = _KEPT_BYTES / 1e9 * prices.table_gb_month
+    found["storage"] = _kept_per_month(setup, prices)
     return Costs({**found, "alarms": 0.0, "dashboard": 0.0})
 
 
@@ -165,6 +175,10 @@ def spilled_per_month(config: FleetConfig, setup: Setup, *, prices: Prices = PRI
     stack = per_month(config, replace(setup, workers=0), prices=prices).by_item
     tables = processes_per_month(config, setup, prices=prices).by_item["dynamodb"]
     return Costs({**stack, "dynamodb": stack["dynamodb"] + tables})
+
+
+def _kept_per_month(setup: Setup, prices: Prices) -> float:
+    return (_KEPT_BYTES + setup.shards * _KEPT_BYTES_OF_SHARD) / 1e9 * prices.table_gb_month
 
 
 def spark_per_month(cpu: float, memory_gb: float, prices: Prices = PRICES) -> float:
@@ -254,12 +268,13 @@ def _of_manager(config: FleetConfig, setup: Setup, state: State) -> Consumption:
     # Prompts are read each second.
     reads = scans * scanned + runs * stay_ms / 1_000 + turns * _READS_PER_TURN
     writes = turns * (_WRITES_PER_TURN + setup.shards * _WRITES_PER_TURN_AND_SHARD)
+    told = _TURN_BYTES_ASLEEP if state is State.ASLEEP else _TURN_BYTES
     return Consumption(
-        mb_ms=round(runs * (stay_ms + _RUN_S * 1_000) * setup.manager_mb),
+        mb_ms=runs * max(stay_ms, _RUN_MS) * setup.manager_mb,
         requests=runs,
         read_tenths=round(reads * 10),
         write_tenths=round(writes * 10),
-        log_bytes=turns * _LOG_BYTES,
+        log_bytes=runs * _INVOCATION_BYTES + turns * told,
         scheduled_runs=runs,
     )
 
@@ -274,12 +289,17 @@ def _of_worker(config: FleetConfig, setup: Setup, workers: int) -> Consumption:
     every_ms = min(config.renew_ms * _EARLY, max(1, config.checkpoint_ms))
     lease_writes = leases * _MONTH_S * 1_000 / every_ms
     # The slot record is read at each tick, and written with each third one.
+    told = _MINUTE_BYTES + leases * _MINUTE_BYTES_OF_LEASE
     adopted = turns * (_READS_PER_WORKER_TURN + leases * _READS_PER_ADOPTION)
+    stored = turns * (_WRITES_PER_WORKER_TURN + leases * _WRITES_PER_ADOPTION)
     return Consumption(
         mb_ms=_MONTH_S * 1_000 * setup.worker_mb,
         requests=turns,
         transitions=turns * TRANSITIONS_PER_TURN,
         read_tenths=round((ticks * 1.5 + adopted) * 10),
-        write_tenths=round((lease_writes + ticks / 3) * 10),
-        log_bytes=round((_MONTH_S * 1_000 / config.metrics_ms + turns) * _LOG_BYTES),
+        write_tenths=round((lease_writes + ticks / 3 + stored) * 10),
+        log_bytes=round(
+            _MONTH_S * 1_000 / min(config.metrics_ms, turn_ms) * told
+            + turns * (_INVOCATION_BYTES + _WORKER_TURN_BYTES + leases * _ADOPTION_BYTES)
+        ),
     )
