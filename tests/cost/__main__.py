@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -89,9 +90,9 @@ def count_processes(fleet, minutes):
     return {"alarms": 0.0, "dashboard": 0.0, **found}, counts
 
 
-def counted(fleet, minutes):
-    """Return a row for each item of a fleet, and two of all."""
-    often = fleet.often
+def counted(fleet, minutes, feed=1.0):
+    """Return a row for each item of a fleet, and two of all; ``feed``: part of its records."""
+    often = replace(fleet.often, records_per_s=feed * fleet.records_per_s)
     found, counts = (count_processes if fleet.processes else count_stack)(often, minutes)
     model, by_default = often.costs.by_item, fleet.costs.by_item
     rows = [
@@ -126,11 +127,15 @@ def main():
     parser.add_argument("--output", type=Path, default=Path("build/cost/result.json"))
     parser.add_argument("--fleet", default="", help="those with this in their name")
     parser.add_argument("--at-once", type=int, default=2, help="so many fleets")
+    parser.add_argument(
+        "--feed", type=float, default=1.0, help="part of the records; no item depends on them"
+    )
     given = parser.parse_args()
     chosen = [each for each in (*COUNTED, OF_TWO_PROCESSES) if given.fleet in each.name]
     rows = []
     with ProcessPoolExecutor(given.at_once, mp_context=get_context("spawn")) as pool:
-        for found in pool.map(partial(counted, minutes=given.minutes), chosen):
+        counts = partial(counted, minutes=given.minutes, feed=given.feed)
+        for found in pool.map(counts, chosen):
             rows += found
             for row in found:
                 told = "" if row["agrees"] else "  APART"
@@ -140,7 +145,8 @@ def main():
                     flush=True,
                 )
     given.output.parent.mkdir(parents=True, exist_ok=True)
-    body = {"minutes_a_state": given.minutes, "dollars": "a month", "rows": rows}
+    measured = {"minutes_a_state": given.minutes, "feed": given.feed, "at_once": given.at_once}
+    body = {**measured, "dollars": "a month", "rows": rows}
     given.output.write_text(json.dumps(body, indent=1) + "\n", "utf-8")
     return 0 if all(row["agrees"] for row in rows) else 1
 
