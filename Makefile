@@ -126,7 +126,7 @@ chaos: install ## the demo's fleet for MINUTES (5), processes killed, shards res
 processes: install ## six processes of `shardfleet work` for MINUTES (10), each killed, rolled or frozen in turn, figures to build/processes [12 min]
 	@$(BIN)/python -m tests.processes $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
-cost: install ## count what fleets cost on the embedded AWS, beside the model, MINUTES (10) a state; figures to build/cost [38 min]
+cost: install ## count what fleets cost on the embedded AWS, beside the model, MINUTES (10) a state; figures to build/cost [28 min]
 	@$(WITH_NODE) $(BIN)/python -m tests.cost $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 acceptance: install ## deploy, feed, disturb, update and destroy a fleet on an embedded AWS; report to build/acceptance [5 min]
