@@ -172,6 +172,10 @@ class RunningFleet:
         """
         self._disturb({"Action": "Inject", "Fault": {"StreamName": self.stream_name, **fault}})
 
+    def clear_faults(self) -> None:
+        """End all faults of the Kinesis engine."""
+        self._disturb({"Action": "Clear"})
+
     def trim(self, shard_id: str) -> None:
         """
         Let a shard's retention pass; a closed shard leaves the stream.
