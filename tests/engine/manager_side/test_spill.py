@@ -8,6 +8,7 @@ from shardfleet.engine.manager.spill import SpillLauncher
 from shardfleet.engine.manager.turn import LeaseManager
 from shardfleet.engine.ports import ExecutionStatus
 from shardfleet.engine.state.offers import Offers
+from shardfleet.errors import RightMissing
 from shardfleet_processes.offers import OfferLauncher
 from shardfleet_testkit.memory import MemoryLauncher
 from tests.engine.manager_side.fleet_kit import Fleet
@@ -160,6 +161,23 @@ async def test_where_a_process_leads_the_scheduled_manager_tells_and_changes_not
     assert world.clock.monotonic_ms() == began_ms
     assert len(world.fleet.named("ManagerTurnDone")) == told + 1
     assert (world.fleet.store.documents, world.fleet.named("ManagerLockedOut")) == (before, [])
+
+
+@virtual
+async def test_a_lock_that_is_refused_once_says_nothing_of_who_leads():
+    world = SpilledFleet()
+    await world.process()
+    await world.fleet.state.take_lock("pod", duration_ms=60_000, longest_ms=60_000)
+    ports, read = world.ports(), world.fleet.store.read
+    refusals = iter([RightMissing("the lock")])
+
+    async def refused_once(*asked):
+        for refusal in refusals:
+            raise refusal
+        return await read(*asked)
+
+    world.fleet.store.read = refused_once
+    assert await run_manager(world.fleet.config, ports, run_ms=50_000) == 0
 
 
 @virtual

@@ -71,7 +71,7 @@ class _Run:
         while True:
             prompts = await self._take_lock()
             if prompts is None:
-                if await self._is_led_by_process():
+                if self._obstacle == _HELD_BY_ANOTHER and await self._is_led_by_process():
                     await self._watch()
                     break
                 await self._ports.clock.sleep_ms(PROMPT_POLL_MS)
