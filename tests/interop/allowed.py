@@ -17,6 +17,10 @@ ALLOWED = (
         "its first run, before a worker has written its row (§3.2)",
     ),
     Allowed(
+        "WARN Http2PingHandler: [Channel: ",
+        "its timer is late where the machine is; a ping without an answer ends the connection",
+    ),
+    Allowed(
         "ERROR Scheduler: Worker.run caught exception, sleeping for n milli seconds! "
         "java.lang.IllegalStateException: LeaderDecider uninitialized",
         "one that upgrades, while it ends in order: what asks for its leader ends last",
