@@ -479,9 +479,14 @@ def may_be(member, value):
     return re.fullmatch(pattern, str(value)) is not None
 
 
-def test_the_model_refuses_the_layer_without_a_version():
-    assert not may_be("lambda CreateFunction.Layers", RIGHT["LAYER"].rpartition(":")[0])
-    assert may_be("lambda CreateFunction.Layers", RIGHT["LAYER"])
+MODELLED = {"LAYER": "lambda CreateFunction.Layers"}
+MODELLED["CONSUMER"] = "kinesis SubscribeToShard.ConsumerARN"
+
+
+@pytest.mark.parametrize("kind", MODELLED)
+def test_the_model_refuses_the_layer_without_a_version_and_the_consumer_without_a_time(kind):
+    assert not may_be(MODELLED[kind], RIGHT[kind].rpartition(":")[0])
+    assert may_be(MODELLED[kind], RIGHT[kind])
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
@@ -503,7 +508,7 @@ def test_cfn_lint_says_of_each_arn_of_another_kind_that_its_right_matches_nothin
 def test_what_of_the_arns_no_judge_here_knows_is_a_boundary_and_an_alarm():
     used = {kind for kind, *_ in [*FLEET.values(), *SPARK.values()]}
 
-    assert used - ACTIONS.keys() - {"LAYER"} == {"ALARM", "POLICY"}
+    assert used - ACTIONS.keys() - MODELLED.keys() == {"ALARM", "POLICY"}
     assert used <= KINDS.keys()
 
 
