@@ -60,6 +60,18 @@ def test_a_record_before_an_imported_position_is_found(number, is_adopted, is_se
     assert len(found) == violations
 
 
+def test_a_call_that_began_before_the_import_in_force_is_not_found():
+    checker, found = planted(checkers.ImportedIsDone)
+    has_records(checker, 5, 6, 7)
+    writes(checker, checkpoint(FREE, at(5)), before=FREE, after=THERE, by=PERSON)
+    adopts(checker, ME, THERE)
+    checker.call_begun(CallBegun(at_ms=1, by=ME, shard_id=KEY, call=1))
+    writes(checker, checkpoint(FREE, at(7)), before=FREE, after=THERE, by=PERSON)
+    entry = checker.ledger.find(KEY, "6", 0)
+    checker.record_handled(Handled(at_ms=1, by=ME, entry=entry, call=1))
+    assert not found
+
+
 @pytest.mark.parametrize(("by", "violations"), [(ME, 1), (Somebody("java#1", "j", (0, 0)), 0)])
 def test_a_record_that_the_filters_leave_out_and_that_is_handled_is_found(by, violations):
     checker, found = planted(checkers.NothingFilteredIsHandled)

@@ -39,6 +39,7 @@ class ImportedIsDone(Checker):
         if write.after is None or write.sets_place:
             self._imported.pop(key, None)
             self._adopted.pop(key, None)
+            self._calls = {call for call in self._calls if call[1] != key}
         if write.after is not None and write.is_import:
             self._imported[key] = write.after.checkpoint
 
