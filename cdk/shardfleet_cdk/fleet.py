@@ -147,8 +147,7 @@ class ShardFleet(Construct):
         try:
             self._handler_function = function_of(handler)
             self._refuse_references(worker, told=monitoring, tables=tables, operations=operations)
-            named = options_of(config, experts)
-            options = config_for(self._handler_function, named, worker=worker)
+            options = config_for(self._handler_function, options_of(config, experts), worker=worker)
             self._platform = lambda_platform(runtime, architecture)
             self._make_stores(options, tables, operations=operations)
             self.config = self._configure(options, handler, name=fleet_name(self, name))

@@ -41,6 +41,7 @@ CALLERS = ("layer/python/shardfleet", "functions", "spark", "cdk", "tools")
 OWN_METHODS = {
     ("adapters/http/connections.py", "create_connection"),
     ("adapters/http/h2_connection.py", "create_connection"),
+    ("shardfleet_local/rig/proxy.py", "create_connection"),
     ("engine/shard/pushing.py", "subscribe"),
     ("shardfleet_testkit/simulation/streams.py", "subscribe"),
     ("adapters/http/json_service.py", "query"),

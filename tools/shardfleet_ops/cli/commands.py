@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """
     A command, or a group of some.
 
@@ -31,145 +31,145 @@ class Entry(NamedTuple):
     says: str
 
 
-COMMANDS: Mapping[str, Mapping[str, Entry]] = {
+COMMANDS: Mapping[str, Mapping[str, CommandEntry]] = {
     "Begin": {
-        "init": Entry(
+        "init": CommandEntry(
             "init:init", "Write a project that runs, tests and deploys, into a new folder."
         ),
-        "template": Entry(
+        "template": CommandEntry(
             "cloudformation:template",
             "Write a fleet as plain CloudFormation with its assets, for a deploy without the CDK.",
         ),
-        "work": Entry(
+        "work": CommandEntry(
             "work:work",
             "Consume a stream in this process; every option of `shardfleet config` goes by its "
             "name.",
         ),
-        "demo": Entry(
+        "demo": CommandEntry(
             "demo:demo",
             "Run the fleet on an embedded AWS, feed it, break it on purpose, and judge what came "
             "out.",
         ),
-        "config": Entry(
+        "config": CommandEntry(
             "configuration:config",
             "Print every setting of a fleet: name, default, what is allowed, and what it means.",
         ),
-        "local": Entry("local:group", "Run on an embedded AWS, without an account."),
+        "local": CommandEntry("local:group", "Run on an embedded AWS, without an account."),
     },
     "Look": {
-        "status": Entry(
+        "status": CommandEntry(
             "status:status",
             "Show the fleet in a few lines: leases by state, worker slots, lag, the last plan's "
             "age.",
         ),
-        "leases": Entry(
+        "leases": CommandEntry(
             "status:leases",
             "Show every lease: its owner, state, checkpoint and lag, and what it waits for.",
         ),
-        "top": Entry(
+        "top": CommandEntry(
             "top:top",
             "Show the fleet live, until q or Ctrl-C; keys sort, filter, scroll and hold the "
             "leases.",
         ),
-        "dashboard": Entry(
+        "dashboard": CommandEntry(
             "dashboard:dashboard",
             "Show the fleet's dashboard, alarms and leases in a browser, until Ctrl-C; changes "
             "nothing.",
         ),
-        "where": Entry(
+        "where": CommandEntry(
             "where:where",
             "Show whether the first record of a key since a point in time is processed, and by "
             "whom.",
         ),
-        "explain": Entry(
+        "explain": CommandEntry(
             "explain:explain",
             "Show why a shard is with its worker and why it moved; without a name, of every shard.",
         ),
-        "what-if": Entry(
+        "what-if": CommandEntry(
             "what_if:what_if",
             "Show who would have which shard and why; by default, what happens next. No writes.",
         ),
-        "logs": Entry(
+        "logs": CommandEntry(
             "logs:logs",
             "Print what workers have logged and what your handler has printed; metrics are left "
             "out.",
         ),
-        "doctor": Entry(
+        "doctor": CommandEntry(
             "doctor:doctor",
             "Look at tables, functions, stream, schedule and clock; name what is wrong; change "
             "nothing.",
         ),
-        "cost": Entry(
+        "cost": CommandEntry(
             "cost:cost",
             "Show what the fleet has cost by its ledger, an estimate, and the stream's own price.",
         ),
     },
     "Records": {
-        "tail": Entry(
+        "tail": CommandEntry(
             "tail:tail",
             "Print records as they arrive, aggregates taken apart; one GetRecords a second per "
             "shard.",
         ),
-        "put": Entry(
+        "put": CommandEntry(
             "put:put",
             "Put records into the stream, in order per key; the whole input is checked first.",
         ),
-        "redrive": Entry(
+        "redrive": CommandEntry(
             "redrive:redrive",
             "Hand records that were given up to the handler again; delete each that it has "
             "handled.",
         ),
-        "pipeline": Entry("pipeline:group", "Process a stream with Spark."),
+        "pipeline": CommandEntry("pipeline:group", "Process a stream with Spark."),
     },
     "Act": {
-        "pause": Entry(
+        "pause": CommandEntry(
             "operating:pause",
             "Let workers finish their batches, checkpoint and give shards up, until you resume "
             "them.",
         ),
-        "resume": Entry(
+        "resume": CommandEntry(
             "operating:resume",
             "Let shards go on that a failing record stopped, or that a person paused.",
         ),
-        "drain": Entry(
+        "drain": CommandEntry(
             "operating:drain",
             "Pause the whole fleet and end its worker slots, so that another consumer can take "
             "over.",
         ),
-        "release": Entry(
+        "release": CommandEntry(
             "operating:release",
             "Let workers give leases up now, or a worker all of its own and end; others get them.",
         ),
-        "rewind": Entry(
+        "rewind": CommandEntry(
             "rewind:rewind",
             "Set shards back, after a count of what will come again; pauses and resumes them "
             "itself.",
         ),
-        "migrate": Entry(
+        "migrate": CommandEntry(
             "migrate:migrate",
             "Move all leases between a Java KCL and the fleet, gracefully; run again to go on.",
         ),
-        "documents": Entry(
+        "documents": CommandEntry(
             "documents:documents",
             "Show documents of the fleet state that cannot be read, and what holds; mend or drop "
             "them.",
         ),
-        "position": Entry(
+        "position": CommandEntry(
             "position:group", "Hand a position from a fleet to a Spark query, and back."
         ),
     },
     "Prove": {
-        "simulate": Entry(
+        "simulate": CommandEntry(
             "simulate:simulate",
             "Run the production engine against failing ports in virtual time, and check "
             "invariants.",
         ),
-        "chaos": Entry(
+        "chaos": CommandEntry(
             "demo:chaos",
             "Run the fleet while its processes are killed, its shards resharded and its calls "
             "fail.",
         ),
-        "acceptance": Entry(
+        "acceptance": CommandEntry(
             "acceptance:acceptance",
             "Deploy a fleet, feed, disturb, rewind, drain and update it; report; destroy "
             "everything.",

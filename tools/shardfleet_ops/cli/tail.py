@@ -26,7 +26,7 @@ from shardfleet_ops.cli.fleets import DEFAULT_STACK, FleetName, FleetOption, Sta
 from shardfleet_ops.cli.instants import instant_ms
 from shardfleet_ops.cli.keys import keys
 from shardfleet_ops.cli.telling import say, say_json, say_over
-from shardfleet_ops.cli.watching import Keys
+from shardfleet_ops.cli.watching import KeyedView
 
 _HELD_MOST = 10_000
 """Records that are kept while a key holds them; of more the oldest are not shown."""
@@ -85,7 +85,7 @@ class _Enough(Exception):
     """As many records as were asked for have been printed."""
 
 
-class Printing(Keys):
+class Printing(KeyedView):
     """
     Prints records, as the keys have it: those with the filter's words, and none while it is held.
 

@@ -27,7 +27,7 @@ _ORDERS: dict[str, Callable[[LeaseRow], object]] = {
 
 
 @dataclass
-class Keys:
+class KeyedView:
     """
     What the keys have made of what is watched.
 
@@ -78,7 +78,7 @@ class Keys:
 
 
 @dataclass
-class LeaseView(Keys):
+class LeaseView(KeyedView):
     """
     Which leases are shown, as the keys have it.
 

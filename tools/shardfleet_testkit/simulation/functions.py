@@ -408,12 +408,7 @@ class Functions:
             source=source,
             handler=self.handler_of(actor, clock),
             progress=progress_of(self.config),
-            policy=FaultyPolicy(
-                actor,
-                self._around,
-                self._wire(actor),
-                policy=self.policy,
-            ),
+            policy=FaultyPolicy(actor, self._around, self._wire(actor), policy=self.policy),
             events=events,
             process=ActorProcess(actor, self._around),
         )

@@ -1,10 +1,9 @@
 """
 Typed reading and writing of the fleet-state table's documents.
 
-Their kinds are in :mod:`shardfleet.engine.state.kinds`, and one reader has read them. What stands
-for a document that cannot be read is decided here, so that nothing is lost and nobody owns twice
-what is in doubt: a shard whose stop cannot be read stays stopped, and a slot, a pin and a window
-that nothing may stand for raise :class:`MalformedDocument`, which harms their shard or slot alone.
+What stands for a document that cannot be read is decided here, so that nothing is lost and nobody
+owns twice what is in doubt: a shard whose stop cannot be read stays stopped, and a slot, a pin and
+a window that nothing may stand for raise :class:`MalformedDocument`, which harms them alone.
 """
 
 from __future__ import annotations
@@ -44,12 +43,7 @@ from shardfleet.engine.state.kinds import (
     rows_of_loads,
 )
 from shardfleet.engine.state.rows import rows_of, write_rows
-from shardfleet.errors import (
-    MalformedDocument,
-    OutcomeUnknown,
-    ProtocolError,
-    StreamReplaced,
-)
+from shardfleet.errors import MalformedDocument, OutcomeUnknown, ProtocolError, StreamReplaced
 
 T = TypeVar("T")
 
@@ -336,15 +330,13 @@ class FleetState:
         """
         Take or prolong the turn lock (hazard H13).
 
-        It saves calls and is no proof of being alone: a holder that was frozen goes on when its
-        time is long over, and clocks differ. So every write to leases and slots has a condition of
-        its own; what is overwritten without one is at worst older than it could be.
+        It saves calls and proves nothing: a holder that was frozen goes on when its time is long
+        over, and clocks differ. So every write to leases and slots has a condition of its own.
 
         An end further away than ``longest_ms``, the longest hold and the skew allowed between two
-        clocks, was written by a clock ahead of this one. It is brought back to that, once: a dead
-        holder is waited for no longer than any other, and one that lives prolongs its hold. One
-        that cannot be read is nobody's. ``token`` is what the holder was given last: a lock that
-        nobody has written since is prolonged without being read.
+        clocks, was written by a clock ahead of this one. It is brought back to that, once: who
+        lives prolongs its hold. One that cannot be read is nobody's. With ``token``, which the
+        holder was given last, a lock that nobody has written since is prolonged unread.
 
         Returns:
             The fencing token (rises with each hold), None while another holder's time runs.
@@ -360,8 +352,7 @@ class FleetState:
         if current is not None and (lock := current.body) is not None:
             held = lock.until_ms > now_ms and lock.holder != holder
             if held and lock.until_ms > now_ms + longest_ms:
-                capped = replace(lock, until_ms=now_ms + longest_ms)
-                await self._write_lock(capped, current.version)
+                await self._write_lock(replace(lock, until_ms=now_ms + longest_ms), current.version)
             if held:
                 return None
         mine = replace(mine, until_ms=now_ms + duration_ms)
@@ -380,8 +371,8 @@ class FleetState:
             await self._write_lock(replace(current.body, until_ms=0), current.version)
 
     async def _write_lock(self, lock: Lock, version: int | None) -> Written | Conflict:
-        body = msgspec.to_builtins(lock)
-        return await self.store.raw.write(LOCK, MANAGER, body, expected_version=version)
+        write = self.store.raw.write
+        return await write(LOCK, MANAGER, msgspec.to_builtins(lock), expected_version=version)
 
     async def check_incarnation(self, found: StreamIncarnation) -> None:
         """
