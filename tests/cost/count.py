@@ -16,7 +16,7 @@ from boto3.dynamodb.types import TypeDeserializer
 from shardfleet.domain.cost.prices import PRICES
 from shardfleet.domain.cost.usage import HOURS_PER_MONTH, Consumption, price_of
 from shardfleet.domain.item_size import value_bytes
-from shardfleet.engine.state.kinds import LEDGER
+from shardfleet.engine.state.kinds import LEDGER, TURN
 from shardfleet.engine.state.ledger import KEPT_DAYS
 from shardfleet_local.aws.cloudwatch import embedded_metrics
 
@@ -39,13 +39,19 @@ def between_looks(fleet):
 
 
 def stored_dollars(client, names):
-    """Return what these tables keep, dollars a month; a day's notes are kept for all their days."""
+    """
+    Return what these tables keep, dollars a month.
+
+    A day's notes are kept for all their days. What was changed is kept for a week, and is no part
+    of a state in which nothing changes: it is left out.
+    """
     to_python, sizes = TypeDeserializer().deserialize, []
     for name in names:
         for page in client.get_paginator("scan").paginate(TableName=name):
             for item in page["Items"]:
                 body = {key: to_python(value) for key, value in item.items()}
-                days = KEPT_DAYS if str(body.get("kind", "")).startswith(f"{LEDGER} ") else 1
+                kind = str(body.get("kind", ""))
+                days = KEPT_DAYS if kind.startswith(f"{LEDGER} ") else kind != TURN
                 sizes.append(days * (value_bytes(body) + ITEM_BYTES))
     return sum(sizes) / 1e9 * PRICES.table_gb_month
 

@@ -45,9 +45,10 @@ _WRITES_PER_WORKER_TURN, _WRITES_PER_ADOPTION = 6.5, 2.1
 _INVOCATION_BYTES, _TURN_BYTES, _TURN_BYTES_ASLEEP = 240, 560, 330
 _MINUTE_BYTES, _MINUTE_BYTES_OF_LEASE = 570, 62
 _WORKER_TURN_BYTES, _ADOPTION_BYTES = 560, 350
-# Of both tables; each change is kept for a week besides, and what each function's ledger says for
-# forty days.
-_KEPT_BYTES, _KEPT_BYTES_OF_SHARD, _KEPT_BYTES_OF_LEDGER = 8_900, 1_330, 40 * 356
+# Of both tables, of a fleet in which nothing changes: each change is kept for a week. A function has
+# forty days of its ledger, a process its slot and its signs of life.
+_KEPT_BYTES, _KEPT_BYTES_OF_SHARD = 2_250, 1_290
+_KEPT_BYTES_OF_FUNCTION, _KEPT_BYTES_OF_PROCESS = 40 * 420, 1_500
 # Of a process in each third of the failover time: it looks at the offers, the processes and the
 # leases, and shows that it lives; who does not lead looks at the lock that the leader prolongs.
 _LOOKS_OF_PROCESS, _LOOKS_OF_STANDBY = 2.0, 1.0
@@ -135,7 +136,7 @@ def per_month(
     if config.writes_shard_metrics and not is_asleep:
         metrics += setup.shards * _METRICS_OF_SHARD
     found = dict(price_of(used, metric_days=metrics * DAYS_PER_MONTH, prices=prices).by_item)
-    found["storage"] = _kept_per_month(setup, prices, functions=1 + workers)
+    found["storage"] = _kept_per_month(setup, prices, (1 + workers) * _KEPT_BYTES_OF_FUNCTION)
     found["alarms"] = (
         setup.alarm_metrics * prices.alarm_month + setup.composites * prices.composite_alarm_month
     )
@@ -163,7 +164,7 @@ def processes_per_month(config: FleetConfig, setup: Setup, *, prices: Prices = P
     writes = used.write_tenths / 10 + ticks * (processes + 1) + turns * a_turn
     tables = Consumption(read_tenths=round(reads * 10), write_tenths=round(writes * 10))
     found = dict(price_of(tables, metric_days=0, prices=prices).by_item)
-    found["storage"] = _kept_per_month(setup, prices, functions=0)
+    found["storage"] = _kept_per_month(setup, prices, processes * _KEPT_BYTES_OF_PROCESS)
     return Costs({**found, "alarms": 0.0, "dashboard": 0.0})
 
 
@@ -178,8 +179,8 @@ def spilled_per_month(config: FleetConfig, setup: Setup, *, prices: Prices = PRI
     return Costs({**stack, "dynamodb": stack["dynamodb"] + tables})
 
 
-def _kept_per_month(setup: Setup, prices: Prices, *, functions: int) -> float:
-    kept = _KEPT_BYTES + setup.shards * _KEPT_BYTES_OF_SHARD + functions * _KEPT_BYTES_OF_LEDGER
+def _kept_per_month(setup: Setup, prices: Prices, each: int) -> float:
+    kept = _KEPT_BYTES + setup.shards * _KEPT_BYTES_OF_SHARD + each
     return kept / 1e9 * prices.table_gb_month
 
 
