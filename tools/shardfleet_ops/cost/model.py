@@ -45,8 +45,8 @@ _WRITES_PER_WORKER_TURN, _WRITES_PER_ADOPTION = 6.5, 2.1
 _INVOCATION_BYTES, _TURN_BYTES, _TURN_BYTES_ASLEEP = 240, 560, 330
 _MINUTE_BYTES, _MINUTE_BYTES_OF_LEASE = 570, 62
 _WORKER_TURN_BYTES, _ADOPTION_BYTES = 560, 350
-# Of both tables, while nothing changes: each change is kept for a week. A function has its ledger of
-# forty days, a process its slot and its signs of life.
+# Of both tables, while nothing changes: each change is kept for a week. A function has its ledger,
+# of forty days, a process its slot and its signs of life.
 _KEPT_BYTES, _KEPT_BYTES_OF_SHARD = 2_250, 1_290
 _KEPT_BYTES_OF_FUNCTION, _KEPT_BYTES_OF_PROCESS = 40 * 420, 1_500
 # Of a process in each third of the failover time: it looks at the offers, the processes and the
