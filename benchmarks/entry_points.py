@@ -36,6 +36,7 @@ FIGURES = {
     "docs/performance.md": {
         "idle_worker": "`worker_handler`, 64 idle shards",
         "manager_turn": "`manager_handler`, a turn of them",
+        "pushed_wait": "`FanOut()`, put to handler (median), beside polling",
         "first_record_local": "`shardfleet local run`, to the first record",
         "first_batch_in_spark": "a query of a fresh checkpoint, warm JVM, to its first batch",
         "spark_source_1k": "a streaming query, 1 KiB a row",
@@ -47,6 +48,7 @@ FIGURES = {
 _SHORT = {
     "idle_worker": r"[\d.]+ CPU seconds per idle shard-hour",
     "manager_turn": r"[\d.]+ s(?= \()",
+    "pushed_wait": r"[\d.]+ ms(?= \(median)|[\d.]+ ms(?= and [\d.]+ ms polled)",
     "first_record_local": r"^[\d.]+ s",
     "first_batch_in_spark": r"^[\d.]+ s|naive tuples [\d.]+ s",
     "spark_source_1k": r"[\d.]+ x Parquet(?=,)",
