@@ -109,7 +109,7 @@ def test_keys_say_what_top_shows_and_end_it(running, capsys, monkeypatch):
     os.close(terminal)
     os.close(person)
 
-    assert "filter: stopped   f finished: shown" in out
+    assert "f finished: shown   j k scroll   / filter: stopped" in out
     assert "shardId-000000000002" in out
     assert "shardId-000000000001" not in out
 
