@@ -19,7 +19,7 @@ from shardfleet.domain.leases.changes import (
 )
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_TRIM_HORIZON, ExtendedSequenceNumber
-from shardfleet.engine.state.kinds import LANES, LOCK, NOTE, SLOT
+from shardfleet.engine.state.kinds import LANES, LOCK, NOTE, OFFER, SLOT
 from shardfleet.events.delivery import ConsumerFailed, CrashCharged
 from shardfleet.events.worker import (
     LeaseAdopted,
@@ -171,10 +171,18 @@ def test_a_lease_lost_to_an_own_write_is_found(last, violations):
 
 
 @pytest.mark.parametrize(
-    ("fault", "late_fault", "violations"),
-    [("killed", None, 0), (None, "frozen before it began", 0), (None, None, 1)],
+    ("fault", "late_fault", "hosts", "violations"),
+    [
+        ("killed", None, ("a",), 0),
+        (None, "frozen before it began", ("a",), 0),
+        (None, None, ("a",), 1),
+        (None, None, ("a", ""), 0),
+        (None, None, ("a", "", "b"), 1),
+    ],
 )
-def test_a_lease_that_expires_under_somebody_unharmed_is_found(fault, late_fault, violations):
+def test_a_lease_that_expires_under_somebody_unharmed_is_found(
+    fault, late_fault, hosts, violations
+):
     checker, found = planted(checkers.OnlyTheHarmedLose)
     before, after = Somebody(), Somebody("s0001#3")
     before.faults += [(0, fault)] if fault else []
@@ -182,6 +190,8 @@ def test_a_lease_that_expires_under_somebody_unharmed_is_found(fault, late_fault
 
     begins(checker, before, 1)
     stores(checker, a_slot())
+    for host in hosts:
+        stores(checker, {"host": host}, before={}, kind=OFFER, name=f"{ME.worker_id}-1-0")
     writes(checker, renew(MINE), before=MINE, after=MINE)
     writes(checker, assign(MINE, OTHER.worker_id), before=MINE, after=HIS, by=MANAGER)
     begins(checker, after, 2)
@@ -705,14 +715,19 @@ def test_a_call_that_came_back_is_charged_if_the_table_would_not_hear_of_it(ever
     assert len(found) == violations
 
 
-@pytest.mark.parametrize(("frozen_ms", "violations"), [(0, 1), (40_000, 0)])
-def test_an_import_that_did_not_end_is_found_unless_its_worker_was_frozen(frozen_ms, violations):
+@pytest.mark.parametrize(
+    ("frozen_ms", "begun_ms", "violations"), [(0, 10_000, 1), (40_000, 10_000, 0), (0, 35_000, 0)]
+)
+def test_an_import_that_did_not_end_is_found_unless_its_worker_was_late(
+    frozen_ms, begun_ms, violations
+):
     checker, found = planted(checkers.TurnsEndCleanly)
     by = Somebody()
     by.frozen_ms = frozen_ms
 
+    begins(checker, by, 1, at_ms=begun_ms)
     error = "its import had not ended when the turn had to"
-    checker.told(1, by, TurnFailed(slot_id="s0001", worker_id=by.worker_id, error=error))
+    checker.told(84_000, by, TurnFailed(slot_id="s0001", worker_id=by.worker_id, error=error))
 
     assert len(found) == violations
 

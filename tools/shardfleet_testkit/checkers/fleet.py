@@ -9,7 +9,7 @@ from shardfleet.domain.stream.sequence import ExtendedSequenceNumber
 from shardfleet.events.base import Event
 from shardfleet.events.delivery import PositionLost, PositionOutlived
 from shardfleet.events.manager import LeaseAssigned
-from shardfleet.events.worker import ShardExpired, TurnFailed
+from shardfleet.events.worker import ShardExpired, TurnBegun, TurnFailed
 from shardfleet_testkit.checkers.checker import (
     Checker,
     LeaseWrite,
@@ -22,8 +22,13 @@ from shardfleet_testkit.checkers.ledger import SourceRecord
 _HOUR_MS = 3_600_000
 # Failures of a turn that the design provides for.
 _FORESEEN: tuple[str, ...] = ("shard ", "still running", "HandlerTimedOut")
-# And of one that was frozen for longer than an import leaves of its time.
-_WHEN_FROZEN = ("its import",)
+# And of one that was frozen, or began late, for longer than an import leaves of its time.
+_WHEN_LATE = ("its import",)
+LONGEST_IMPORT_MS = 60_000
+"""
+Of a handler. Longer than the failover time: leases are renewed meanwhile (hazard H16); and longer
+than what suspicion lasted when it ended by the clock (H21).
+"""
 _WITHOUT_STREAM = ("StreamReplaced", "StreamGone")
 # Renewals are due each renew_ms and sent up to half of that early; the rest is for slots.
 _WRITES_OF_RENEWALS = 3.0
@@ -33,6 +38,11 @@ _EXCHANGED_MOST = 2
 
 class TurnsEndCleanly(Checker):
     """A turn raises nothing, fails for nothing unforeseen, and leaves no task behind (H10)."""
+
+    def __init__(self, *args: object, **options: object) -> None:
+        """Begin with no turn."""
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+        self._begun_ms: dict[str, int] = {}
 
     def turn_over(self, at_ms: int, by: Suspect, *, left: Sequence[str], error: str) -> None:
         """Look at how an invocation returned."""
@@ -46,8 +56,11 @@ class TurnsEndCleanly(Checker):
         foreseen = _FORESEEN
         if self.ledger.recreated_ms is not None:
             foreseen += _WITHOUT_STREAM
-        if by.frozen_ms:
-            foreseen += _WHEN_FROZEN
+        if isinstance(event, TurnBegun):
+            self._begun_ms[by.name] = at_ms
+        begun_ms = self._begun_ms.get(by.name)
+        if by.frozen_ms or (begun_ms is not None and at_ms - begun_ms < LONGEST_IMPORT_MS):
+            foreseen += _WHEN_LATE
         if isinstance(event, TurnFailed) and not event.error.startswith(foreseen):
             self.found(at_ms, by.name, f"the turn failed: {event.error}")
 

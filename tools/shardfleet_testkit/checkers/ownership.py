@@ -7,7 +7,7 @@ from typing import Any
 
 from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.slots.slot import SlotState
-from shardfleet.engine.state.kinds import SLOT
+from shardfleet.engine.state.kinds import OFFER, SLOT
 from shardfleet.events.base import Event
 from shardfleet.events.worker import LeaseLost, LeaseUnreadable, TurnBegun, TurnEnded, TurnEnding
 from shardfleet_testkit.checkers.checker import (
@@ -307,7 +307,12 @@ class RestartedOwnersHandOver(Checker):
 
 
 class OnlyTheHarmedLose(Checker):
-    """A lease expires only under a worker to whom something happened (hazards H15, H16)."""
+    """
+    A lease expires only under a worker to whom something happened (hazards H15, H16).
+
+    Nobody runs a slot that a process has passed on, until the next one takes the offer: if that one
+    dies first, its leases expire, and whoever takes the slot later goes on with what is left.
+    """
 
     def __init__(self, *args: object, **options: object) -> None:
         """Begin with no worker known."""
@@ -316,11 +321,17 @@ class OnlyTheHarmedLose(Checker):
         self._robbed: dict[str, tuple[str, tuple[int, int]]] = {}
         self._states: dict[str, Mapping[str, Any]] = {}
         self._renewed: dict[str, str] = {}
+        self._passed_on: set[str] = set()
 
     def document_written(self, write: DocumentWrite) -> None:
-        """Remember the slots."""
+        """Remember the slots, and which of them nobody runs."""
         if write.kind == SLOT:
             self._states[write.after["worker_id"]] = write.after
+        if write.kind == OFFER:
+            worker_id = write.name.rsplit("-", 2)[0]
+            self._passed_on.discard(worker_id)
+            if write.before is not None and not write.after.get("host"):
+                self._passed_on.add(worker_id)
 
     def told(self, at_ms: int, by: Suspect, event: Event) -> None:
         """Look at who begins a turn of the same execution after it has lost a lease."""
@@ -353,5 +364,7 @@ class OnlyTheHarmedLose(Checker):
             # A leader of others gave it the lease, which the worker finds in the index only (H16).
             return
         state = self._states.get(owner, {}).get("state")
+        if owner in self._passed_on:
+            return
         if known and state == SlotState.RUNNING and not any(by.faults for by in known):
             self._robbed[owner] = (key, known[-1].execution)

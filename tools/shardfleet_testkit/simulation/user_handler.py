@@ -16,15 +16,13 @@ from shardfleet.events.delivery import RecordSkipped
 from shardfleet.records import Batch, Record
 from shardfleet_testkit.checkers import CallBegun, Handled, RunLedger, SourceRecord, Violation
 from shardfleet_testkit.checkers.deaths import RECORD
+from shardfleet_testkit.checkers.fleet import LONGEST_IMPORT_MS
 from shardfleet_testkit.memory_handler import MemoryHandler
 from shardfleet_testkit.simulation.actors import Actor
 from shardfleet_testkit.simulation.surroundings import Surroundings
 from shardfleet_testkit.simulation.wire import Wire
 
 _HANG_S = 3_600.0
-# Longer than the failover time: leases are renewed meanwhile (hazard H16), and longer than what
-# suspicion lasted when it ended by the clock (H21).
-_IMPORT_MOST_MS = 60_000
 # How long a call without records goes on killing: until somebody has deployed something better.
 _KILLS_MS = (100_000, 600_000)
 _FLUSHES_ONE_IN = 4
@@ -67,7 +65,7 @@ class UserHandler:
         self._running: dict[int, int] = {}
         load_ms = round(self._chance.uniform(0, 3_000))
         if around.faults.strike("slow_import", actor.worker_id):
-            load_ms = round(around.faults.between("slow_import", 3_000, _IMPORT_MOST_MS))
+            load_ms = round(around.faults.between("slow_import", 3_000, LONGEST_IMPORT_MS))
         self._dies_at_ms = -1
         if around.faults.strike("import_kills", actor.worker_id):
             self._dies_at_ms = round(around.faults.between("import_kills", 0, load_ms))
