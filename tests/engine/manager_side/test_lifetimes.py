@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from shardfleet.domain.leases.cleanup import is_over
+from shardfleet.domain.leases.lease import Lease
 from shardfleet.domain.stream.sequence import AT_SHARD_END, AT_TRIM_HORIZON, ExtendedSequenceNumber
 from shardfleet.domain.stream.shards import Shard, ShardGraph
 from shardfleet.engine.manager.history import PLACE_DOCUMENTS
@@ -293,3 +294,26 @@ async def test_of_a_lease_that_is_about_to_be_made_anew_the_generation_stays():
         fleet.manager = LeaseManager(fleet.config, fleet.ports())
         await fleet.manager.turn()
     assert not (await generation_of(fleet.store, key_of(0))).number
+
+
+@virtual
+async def test_who_comes_too_late_to_make_a_lease_spares_what_its_window_has():
+    """A manager that was frozen: somebody has made the lease, and its owner has read on."""
+    fleet = Fleet(SPLIT)
+    apply, free = fleet.leases.apply, Lease(lease_key=key_of(0), checkpoint=AT_TRIM_HORIZON)
+    begun = replace(free, checkpoint=ExtendedSequenceNumber("500"), lease_counter=9)
+
+    async def after_another(change):
+        if change.lease_key == key_of(0):
+            fleet.leases.leases[key_of(0)] = begun
+        return await apply(change)
+
+    fleet.leases.apply = after_another
+    await fleet.manager.turn()
+    for _ in range(2):
+        found = await generation_of(fleet.store, key_of(0))
+        assert found.number
+        assert 0 in found.numbers_for(begun)
+        assert 0 not in found.numbers_for(free)
+        del fleet.leases.leases[key_of(0)]
+        await fleet.manager.turn()

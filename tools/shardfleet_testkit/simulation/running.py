@@ -136,7 +136,8 @@ def _shape(options: Options, chance: random.Random) -> Shape:
     if not shape.config.policy_terms.stops:
         shape = _giving_up(shape, random.Random(f"{seed}/giving up"))
     shape = _handling(shape.otherwise(random.Random(f"{seed}/otherwise")), seed)
-    if seed // _SLEEPS_ONE_IN % _PUSHED_ONE_IN:
+    # Where shards sleep no records are pushed: the construct refuses that, a consumer is paid for.
+    if seed % _SLEEPS_ONE_IN and seed // _SLEEPS_ONE_IN % _PUSHED_ONE_IN:
         config = replace(shape.config, consumer_arn=f"{shape.config.stream_arn}/consumer/fleet:1")
         shape = dataclasses.replace(shape, config=config)
     if seed % _SLEEPS_ONE_IN == 0:

@@ -30,6 +30,7 @@ class Generation(Struct, frozen=True, kw_only=True):
         number: rises with each, and never comes again; 0: there was none.
         at_ms: when it was last, epoch milliseconds.
         to: the checkpoint that was written then, ``number:sub``; "": another kind of change.
+        made: the checkpoint with which the lease was to be made then; "": it was not.
         first: sequence number of the first record that was counted to come again; "": none.
         before: the numbers before, since the checkpoint was to be written.
 
@@ -38,6 +39,7 @@ class Generation(Struct, frozen=True, kw_only=True):
     number: int = 0
     at_ms: int = 0
     to: str = ""
+    made: str = ""
     first: str = ""
     before: tuple[int, ...] = ()
 
@@ -45,10 +47,12 @@ class Generation(Struct, frozen=True, kw_only=True):
         """
         Return under which numbers a state counts that is nowhere else.
 
-        Those before are among them where the lease is not where it was to be set back to: that was
-        cut off. Whoever reads on from there replaces the state before the checkpoint goes on.
+        Those before are among them where the lease is not where it was to be: that was cut off, or
+        somebody else had made it. Whoever reads on from there replaces the state before the
+        checkpoint goes on.
         """
-        is_cut_off = self.to and self.to != _text(lease)
+        place = self.to or self.made
+        is_cut_off = place and place != _text(lease)
         return (self.number, *self.before) if is_cut_off else (self.number,)
 
 

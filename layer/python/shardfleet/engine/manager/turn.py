@@ -21,6 +21,7 @@ from shardfleet.config import FleetConfig
 from shardfleet.domain.balance.by_count import Assignment
 from shardfleet.domain.balance.kcl3 import of_our_application
 from shardfleet.domain.balance.strategy import STRATEGIES
+from shardfleet.domain.delivery.progress import position_text
 from shardfleet.domain.leases.changes import create as creation
 from shardfleet.domain.leases.foreign_leases import refuse_to_begin
 from shardfleet.domain.leases.lease import (
@@ -345,7 +346,8 @@ class LeaseManager:
             if await leases.get(key) is None:
                 # It may have been there before: what is noted of that one is none of this one's.
                 now_ms = self._ports.clock.now_ms()
-                await raise_generation(state.store.raw, key, now_ms=now_ms)
+                made = position_text(wanted.lease.checkpoint)
+                await raise_generation(state.store.raw, key, now_ms=now_ms, made=made)
             if isinstance(await leases.apply(creation(wanted.lease)), Applied):
                 events.emit(LeaseCreated(lease_key=key, reason=reason))
                 if key in plan.sync.repairs:

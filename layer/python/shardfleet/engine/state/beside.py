@@ -60,7 +60,7 @@ async def generation_of(store: StateStore | Documents, lease_key: str) -> Genera
 
 
 async def raise_generation(
-    store: StateStore, lease_key: str, *, now_ms: int, to: str = "", first: str = ""
+    store: StateStore, lease_key: str, *, now_ms: int, to: str = "", made: str = "", first: str = ""
 ) -> None:
     """
     Let nothing count any more that stands beside a checkpoint; before the lease is touched.
@@ -70,6 +70,7 @@ async def raise_generation(
         lease_key: the lease that is to be set back, or made.
         now_ms: epoch milliseconds.
         to: the checkpoint that will be written, ``number:sub``, if records come again from there.
+        made: the checkpoint with which the lease will be made, ``number:sub``.
         first: sequence number of the first record that was counted to come again.
 
     Raises:
@@ -83,9 +84,11 @@ async def raise_generation(
         # By the clock, for the document goes with its lease and may be made again.
         known = _generation(before)
         number = max(now_ms, known.number + 1)
-        # To the same place again: the first time may have been cut off.
-        spared = (known.number, *(known.before if known.to == to else ()))[:_ROUNDS_MOST]
-        body = {"at_ms": now_ms, "number": number, "to": to, "first": first, "before": spared}
+        # To the same place again, or somebody else had made it: that may have been cut off.
+        is_spared = known.to == to or known.made
+        spared = (known.number, *(known.before if is_spared else ()))[:_ROUNDS_MOST]
+        body = {"at_ms": now_ms, "number": number, "to": to, "made": made, "first": first}
+        body["before"] = spared
         try:
             result = await store.write(GENERATION, lease_key, body, expected_version=version)
         except OutcomeUnknown:
@@ -317,5 +320,10 @@ def _generation(found: FoundDocument[SetBack] | None) -> Generation:
     body = found.body
     number = body.number or found.version
     return Generation(
-        number=number, at_ms=body.at_ms, to=body.to, first=body.first, before=body.before
+        number=number,
+        at_ms=body.at_ms,
+        to=body.to,
+        made=body.made,
+        first=body.first,
+        before=body.before,
     )

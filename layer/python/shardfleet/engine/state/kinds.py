@@ -114,6 +114,7 @@ class SetBack(msgspec.Struct, frozen=True):
     at_ms: int
     number: int = 0
     to: str = ""
+    made: str = ""
     first: str = ""
     before: tuple[int, ...] = ()
 
