@@ -113,7 +113,7 @@ class RecordColumns(Sequence[StreamRecord]):
             yield from map(StreamRecord, *values)
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether others are the same records, in order."""
+        """Return whether others are the same records, in order."""
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
@@ -150,7 +150,7 @@ class RecordColumns(Sequence[StreamRecord]):
 
     @property
     def have_aggregates(self) -> bool:
-        """Tell whether the data of any begins as an aggregate does."""
+        """Return whether the data of any begins as an aggregate does."""
         return bool(pc.any(pc.starts_with(self.batch.column(0), MAGIC)).as_py())
 
 

@@ -111,7 +111,7 @@ def _is_left_out(path: Path) -> bool:
 
 
 def _is_temporary(path: Path) -> bool:
-    """Tell whether it is, or holds, what we write ourselves meanwhile: no copy of the copy."""
+    """Return whether it is, or holds, what we write ourselves meanwhile: no copy of the copy."""
     temporary, found = Path(tempfile.gettempdir()).resolve(), path.resolve()
     return found == temporary or (
         found.parent == temporary and found.name.startswith("shardfleet-")

@@ -64,7 +64,7 @@ class SourceRecord:
 
     @property
     def is_done(self) -> bool:
-        """Tell whether nobody needs to handle it any more."""
+        """Return whether nobody needs to handle it any more."""
         return bool(self.times) or self.is_kept or self.is_trimmed or self.is_left_out
 
     @property
