@@ -5,6 +5,9 @@ Several processes do so; the turn lock lets one work (hazard H13). It is held fo
 and prolonged each third of it, beside the turns: a dead manager is replaced soon, and a slow turn
 loses nothing but the lock, for every write has a condition of its own. Each process carries one
 slot, so there are as many as processes, or as leases where those are fewer.
+
+In a fleet that spills the leader judges heartbeats by its own clock (hazard H15), and a process
+leads for days: one whose clock differs from the stream's by the failover time leaves it to others.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ Holds = Callable[[], Awaitable[bool]]
 _MOMENT_MS = 100  # Whether this process has the lock costs nothing to ask.
 # At first slots start and ask for leases: who has just begun to lead looks more often for so long.
 _EAGER_FOR_MS, _EAGER_MS = 10_000, 200
+_CLOCK_CHECK_MS = 60_000  # Each is a DescribeStreamSummary.
 
 
 class FencedLeases:
@@ -88,7 +92,8 @@ class StandingManager:
         self._manager = LeaseManager(config, ports)
         self._hosts = 0  # at the last turn
         self._prompts = 0
-        self._due_ms = self._eager_ms = 0
+        self._due_ms = self._eager_ms = self._clock_due_ms = 0
+        self._is_off = False
 
     async def run(self, halt: Halt) -> None:
         """Stand for manager until halted; then the next one may begin at once."""
@@ -104,6 +109,12 @@ class StandingManager:
         hold_ms, host = config.failover_ms, self._offers.host
         while not halt.is_set:
             try:
+                if config.spill and await self._has_wrong_clock():
+                    if self._leads:
+                        self._token = None
+                        await state.release_lock(host)
+                    await halt.wait(config.renew_ms)
+                    continue
                 longest_ms = hold_ms + config.clock_skew_ms
                 token = await state.take_lock(
                     host, duration_ms=hold_ms, longest_ms=longest_ms, token=self._token
@@ -115,6 +126,19 @@ class StandingManager:
             except ShardfleetError as error:
                 self._tell(error)
             await halt.wait(config.renew_ms)
+
+    async def _has_wrong_clock(self) -> bool:
+        """Return whether this machine's clock is far from the stream's."""
+        clock = self._ports.clock
+        if clock.monotonic_ms() >= self._clock_due_ms:
+            service_ms = (await self._ports.stream.incarnation()).service_ms
+            self._clock_due_ms = clock.monotonic_ms() + _CLOCK_CHECK_MS
+            off_ms = 0 if service_ms is None else abs(service_ms - clock.now_ms())
+            self._is_off = off_ms > self._config.failover_ms
+            if self._is_off:
+                error = f"this machine's clock is {off_ms // 1000} s off: set it; another one leads"
+                self._ports.events.emit(ManagerTurnFailed(error=error))
+        return self._is_off
 
     @property
     def _leads(self) -> bool:

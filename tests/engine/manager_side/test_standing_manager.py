@@ -200,3 +200,28 @@ async def test_who_was_overtaken_in_the_middle_of_a_turn_makes_no_lease():
         fleet.stream.list_shards = list_shards
         await pause(50_000)
         assert len(await fleet.leases.scan()) == 4
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "options", "leads"),
+    [
+        (3_600_000, {"spill": True}, False),
+        (-3_600_000, {"spill": True}, False),
+        (FAILOVER_MS, {"spill": True}, True),
+        (3_600_000, {}, True),
+    ],
+)
+@virtual
+async def test_who_is_not_to_judge_lambdas_heartbeats_does_not_lead(ahead_ms, options, leads):
+    async with processes("a", ahead={"a": ahead_ms}, **options) as (fleet, _):
+        incarnation = fleet.stream.incarnation
+
+        async def with_its_time():
+            return replace(await incarnation(), service_ms=fleet.clock.now_ms())
+
+        fleet.stream.incarnation = with_its_time
+        await pause(30_000)
+        assert (await leader(fleet) == "a") is leads
+        told = [event.error for event in fleet.named("ManagerTurnFailed")]
+        assert bool(told) is not leads
+        assert all("clock is 3600 s off" in each for each in told)
