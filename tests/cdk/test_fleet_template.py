@@ -27,7 +27,8 @@ def test_the_minimum_is_made_of_these_resources_and_no_others(minimum):
 
     assert {kind: kinds.count(kind) for kind in sorted(set(kinds))} == {
         "AWS::DynamoDB::Table": 2,
-        "AWS::IAM::Policy": 2,  # The state machine's: log delivery, and starting its successor.
+        # The state machine's: log delivery, and starting its successor; the worker's: its manager.
+        "AWS::IAM::Policy": 3,
         "AWS::IAM::Role": 5,
         "AWS::Kinesis::Stream": 1,
         "AWS::Lambda::Alias": 1,

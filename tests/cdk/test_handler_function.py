@@ -65,7 +65,8 @@ def test_the_worker_may_invoke_that_function_and_the_function_nothing_of_the_fle
     arn = arn or f"<{named(template, 'AWS::Lambda::Function', 'Orders')}.Arn>"
 
     invoking = {right for right in rights(template, role) if right.startswith("lambda:")}
-    assert invoking == {f"lambda:InvokeFunction on {arn}"}
+    manager = f"<{named(template, 'AWS::Lambda::Function', 'FleetManagerFunction')}.Arn>"
+    assert invoking == {f"lambda:InvokeFunction on {each}" for each in (arn, manager)}
     own = template["Resources"][named(template, "AWS::IAM::Role", "OrdersServiceRole")]
     assert "Policies" not in own["Properties"]
     assert not [
@@ -109,9 +110,11 @@ def test_what_is_granted_to_the_fleet_is_granted_to_the_function(shop):
     assert fleet.grant_principal.node.path == function.role.node.path == "Shop/Orders/ServiceRole"
 
 
-def test_a_fleet_with_a_folder_may_invoke_nothing(minimum):
+def test_a_fleet_with_a_folder_may_invoke_its_manager_alone(minimum):
     role = named(minimum, "AWS::IAM::Role", "FleetWorkerRole")
-    assert not [right for right in rights(minimum, role) if right.startswith("lambda:")]
+    manager = f"<{named(minimum, 'AWS::Lambda::Function', 'FleetManagerFunction')}.Arn>"
+    invoking = [right for right in rights(minimum, role) if right.startswith("lambda:")]
+    assert invoking == [f"lambda:InvokeFunction on {manager}"]
 
 
 @pytest.mark.parametrize("alias", [False, True])

@@ -268,8 +268,8 @@ def test_a_shard_that_could_never_be_idle_for_long_enough_is_refused(a_fleet, cd
     [
         ({}, None),
         # Everything while all sleep; of it Lambda $0.89, $8.19 and $0.15: 6, 56 and 1 s a minute.
-        ({"sleep": True}, ("waits up to 60 s", "stays 5 s of each minute", 6.28)),
-        ({"sleep": True, "max_wake_ms": 10_000}, ("waits up to 10 s", "stays 55 s of", 13.85)),
+        ({"sleep": True}, ("waits up to 60 s", "stays 5 s of each minute", 6.12)),
+        ({"sleep": True, "max_wake_ms": 10_000}, ("waits up to 10 s", "stays 55 s of", 13.69)),
         ({"sleep": True, "max_wake_ms": 65_000}, ("up to 65 s", "looks once a minute", 5.52)),
     ],
 )

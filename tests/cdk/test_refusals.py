@@ -119,6 +119,7 @@ REFUSALS = {
         "manager_run_ms: ": CUT_OFF,
         "max_wake_ms: ": NEVER_SO,
         "sleep_after_ms: ": NEVER_SO,
+        "sleep: ": Ours(RUN, "a consumer is paid for while all sleeps, which is to cost nothing"),
         "{}: set by": ONE_PLACE,
         "{}: no such option": NO_NAME,
         "{}: found in": ONE_PLACE,
@@ -204,11 +205,10 @@ REFUSALS = {
     "stack_settings": {
         "{}{}: {} found, expected": MACHINE,
         "{}sdk_services": MACHINE,
-        "{}architecture": Linted(
+        # Of architecture, runtime and removal alike.
+        "{}{}: {} found, one of": Linted(
             "E3030", LAMBDA, {"Architectures": ["mips"]}, {"Architectures": ["arm64"]}
         ),
-        "{}runtime": RUNTIME,
-        "{}removal": Linted("E3035", STREAM, {"DeletionPolicy": "keep"}, {}),
         "{}stream": sized("ShardCount", "E3034", 0, 1, STREAM),
         "{}worker: {} found": NO_NAME,
         "{}{}: {} found, allowed only with": ONE_PLACE,
@@ -440,9 +440,7 @@ def made_of_options(cdk):
         "spark_options: release_label": lambda: cdk.SparkOptions(release_label="emr 7"),
         "spark_options: schedule": lambda: cdk.SparkOptions(schedule="every hour"),
         "spark_options: stop_seconds": lambda: cdk.SparkOptions(stop_seconds=14),
-        "stack_settings: {}architecture": lambda: settings(architecture="mips"),
-        "stack_settings: {}removal": lambda: settings(removal="keep"),
-        "stack_settings: {}runtime": lambda: settings(runtime="python3.99"),
+        "stack_settings: {}{}: {} found, one of": lambda: settings(architecture="mips"),
         "stack_settings: {}stream": lambda: settings(stream={"shards": 0}),
     }
 

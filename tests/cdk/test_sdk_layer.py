@@ -38,7 +38,7 @@ def folders(packages, name):
 
 
 def test_only_the_services_that_are_used_have_data(packages):
-    used = {"dynamodb", "kinesis", "s3", "sqs", "stepfunctions", "ses"}
+    used = {"dynamodb", "kinesis", "s3", "sqs", "stepfunctions", "ses", "lambda"}
     assert folders(packages, "botocore") == used
     assert folders(packages, "boto3") <= used
     size = sum(file.stat().st_size for file in (packages / "botocore/data").rglob("*"))

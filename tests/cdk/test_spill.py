@@ -74,7 +74,8 @@ def test_a_process_may_what_worker_and_manager_may_and_nothing_of_other_fleets(s
         "cloudformation:ListStackResources on <AWS::StackId>",
         f"lambda:GetFunctionConfiguration on <{manager}.Arn>",
     }
-    assert of_fleet <= of_process
+    # Processes stand by for the manager: none calls it.
+    assert of_fleet - of_process == {f"lambda:InvokeFunction on <{manager}.Arn>"}
 
 
 def test_what_no_process_can_run_is_refused(shop):

@@ -63,7 +63,7 @@ def test_a_shard_that_is_polled_though_it_could_be_pushed_is_a_warning_with_the_
         ("NoSuchBucket of GetObject (a.py:3 in f)", "name what is there"),
         ("JSONDecodeError (a.py:3 in f)", "the payload is not what that line expects"),
         ("ModuleNotFoundError (a.py:3 in f)", "requirements.txt"),
-        ("Mine (a.py:3 in f)", "mend the handler or the record, then: shardfleet resume 1"),
+        ("Mine (a.py:3 in f)", "look at that line with the record at that position"),
     ],
 )
 def test_a_stopped_shards_finding_says_what_to_do_about_such_an_error(error, cure):

@@ -35,6 +35,8 @@ OF_OTHERS = {
     "leases.keys_owned_by",
     "leases.scan",
     "leases.survey",
+    "manager.call",
+    "source.ways",
     "state.delete",
     "state.list",
     "state.page",

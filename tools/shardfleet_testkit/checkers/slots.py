@@ -289,7 +289,8 @@ class OwnedSoon(Checker):
         del by
         if isinstance(event, LeaseAsleep):
             self._asleep.add(event.lease_key)
-        elif isinstance(event, LeaseWoken) and event.lease_key in self._asleep:
+        elif isinstance(event, LeaseWoken):
+            # Also of one that its owner has renewed once more before it gave it up.
             self._asleep.discard(event.lease_key)
             self._free_since[event.lease_key] = at_ms
 
