@@ -112,7 +112,7 @@ QUICK = {
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_bug_put_into_the_engine_is_caught_by_the_first_seeds(name):
-    found = by_seeds(next(found for found in MUTANTS if found.name == name), 1, 6)
+    found = by_seeds(next(found for found in MUTANTS if found.name == name), 1, 10)
 
     assert found["checker"] in QUICK[name], found
 
